@@ -1,0 +1,2 @@
+//! ringfence-exec
+fn main() {}

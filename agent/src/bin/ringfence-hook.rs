@@ -1,0 +1,2 @@
+//! ringfence-hook
+fn main() {}

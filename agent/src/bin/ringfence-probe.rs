@@ -1,0 +1,2 @@
+//! ringfence-probe
+fn main() {}

@@ -1,0 +1,2 @@
+//! ringfenced
+fn main() {}

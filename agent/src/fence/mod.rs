@@ -1,0 +1,4 @@
+//! The fence around a spawned command: compiled by the service into a plan, put on by `ringfence-exec`.
+
+pub mod plan;
+pub mod receipt;

@@ -1,0 +1,1 @@
+//! The plan: the file that carries a compiled fence to the launcher.

@@ -1,0 +1,1 @@
+//! Claude Code: decoding its hook input, and answering it.

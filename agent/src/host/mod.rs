@@ -1,0 +1,94 @@
+//! The coding agents: what their hooks say, and how they are answered.
+
+pub mod claude_code;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A host that Ringfence knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostKind {
+    /// Anthropic's Claude Code.
+    ClaudeCode,
+    /// OpenAI's Codex CLI.
+    Codex,
+    /// No host: a command supervised by `ringfence run`.
+    Run,
+}
+
+/// One hook call, decoded. Every id is the host's own text, bounded by [`crate::ipc::limits`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostEvent {
+    /// The host's session id.
+    pub session: String,
+    /// The subagent that acts, if it is not the main one.
+    pub subagent: Option<String>,
+    /// The session's current directory, as the host says it.
+    pub cwd: String,
+    /// What happened.
+    pub kind: HostEventKind,
+}
+
+/// What a hook call is about.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HostEventKind {
+    /// A session begins (`source`: startup, resume, clear, compact).
+    SessionStart { source: String },
+    /// A session ends.
+    SessionEnd { reason: String },
+    /// The person sent a prompt. The text is for the task anchor only and is never stored.
+    Prompt { text: String },
+    /// A tool is about to run. This is the one that is decided.
+    ToolCall(ToolUse),
+    /// A tool ran.
+    ToolDone { call: ToolUse, duration_ms: Option<u64> },
+    /// A tool ran and failed (Claude Code: a non-zero exit, too).
+    ToolFailed { call: ToolUse, exit_code: Option<i32>, interrupted: bool },
+    /// A subagent starts or stops.
+    SubagentStart { agent: String, agent_type: String },
+    /// See [`HostEventKind::SubagentStart`].
+    SubagentStop { agent: String },
+    /// A settings file of the host changed.
+    ConfigChange { source: String, file: String },
+    /// The session's directory changed.
+    CwdChanged { from: String, to: String },
+}
+
+/// One tool use the host asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolUse {
+    /// The host's id of the call.
+    pub call_id: String,
+    /// The host's name of the tool.
+    pub tool: String,
+    /// The tool's input, unmodified; numbers keep their text.
+    pub input: Value,
+}
+
+/// What a tool can do, which decides how an unreadable call is answered and what coverage is claimed for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolClass {
+    /// Runs commands.
+    ShellExec,
+    /// Changes files inside the host's process.
+    FileEdit,
+    /// Reads files inside the host's process.
+    FileRead,
+    /// Fetches from the network inside the host's process.
+    Fetch,
+    /// Calls an MCP server.
+    Mcp,
+    /// Starts a subagent.
+    Subagent,
+    /// A tool that is not known: treated like one that executes.
+    Unknown,
+}
+
+impl ToolClass {
+    /// Whether an unreadable call of this class is denied.
+    pub fn executes_or_mutates(self) -> bool {
+        !matches!(self, ToolClass::FileRead | ToolClass::Fetch | ToolClass::Subagent)
+    }
+}

@@ -1,0 +1,4 @@
+//! Decided, confined, observed: do they agree?
+
+pub mod entry;
+pub mod join;

@@ -1,0 +1,3 @@
+//! The privileged side, seen from outside: what it is asked, what it answers, and the client that asks.
+
+pub mod protocol;

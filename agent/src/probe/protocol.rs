@@ -1,0 +1,240 @@
+//! `probe.sock`: bincode frames, bounded and versioned. The probe serves each uid only its own trees.
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::ProcessId;
+
+/// Version of this protocol.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// What a mark says a process is. Order is not meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Role {
+    /// The agent program.
+    Host,
+    /// Our hook, started by the host.
+    Hook,
+    /// What the host starts for itself.
+    Internal,
+    /// From `ringfence-exec` on: inherited, never lost.
+    Launched,
+}
+
+/// The mark of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Mark {
+    /// The session's number, unique on this machine while the probe's maps live; never 0.
+    pub session: u64,
+    /// The launch's number, 0 for none.
+    pub launch: u64,
+    /// Generation of the policy that was current.
+    pub generation: u32,
+    /// What the process is.
+    pub role: Role,
+}
+
+/// A value copied from the kernel, which may have been cut.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bytes {
+    /// The bytes, without a terminating NUL.
+    pub bytes: Vec<u8>,
+    /// Whether there was more.
+    pub truncated: bool,
+}
+
+/// A file as the kernel keys it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FileId {
+    /// `s_dev` of the super block, in the kernel's encoding (not `stat`'s on btrfs and overlayfs).
+    pub device: u32,
+    /// Inode number.
+    pub inode: u64,
+    /// Inode generation.
+    pub generation: u32,
+}
+
+/// One kernel event of a marked process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observation {
+    /// Nanoseconds of CLOCK_BOOTTIME.
+    pub time_ns: u64,
+    /// The mark of the process at that moment.
+    pub mark: Mark,
+    /// The process (never the thread).
+    pub process: ProcessId,
+    /// The thread that acted.
+    pub thread: u32,
+    /// What happened.
+    pub kind: ObservationKind,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ObservationKind {
+    /// A child process was made; it carries the same session and launch.
+    Fork {
+        /// The child.
+        child: ProcessId,
+    },
+    /// A program was started in place. The mark is the one after the exec's role change.
+    Exec {
+        /// The parent, at that moment.
+        parent: ProcessId,
+        /// `bprm->filename`: the caller's string; for a script it is the script.
+        filename: Bytes,
+        /// The file that was really mapped: for a script its interpreter.
+        file: FileId,
+        /// Path of that file, walked along its dentries and mounts.
+        path: Bytes,
+        /// The arguments, NUL-separated, from the new memory: cut at the record's size.
+        argv: Bytes,
+        /// Whether the file has no link (memfd, deleted).
+        anonymous: bool,
+    },
+    /// The process (its last thread) ended.
+    Exit {
+        /// Exit code, 0 when killed.
+        code: u8,
+        /// The signal that ended it, 0 for none.
+        signal: u8,
+    },
+    /// A connect or a datagram was attempted.
+    Connect {
+        /// Ties it to its [`ObservationKind::ConnectResult`]: unique per thread.
+        attempt: u64,
+        /// Where to.
+        peer: Peer,
+        /// `SOCK_STREAM` (1), `SOCK_DGRAM` (2), … as the kernel numbers them; 0 when not known.
+        socket_type: u8,
+        /// Whether a cgroup or LSM program of ours refused it.
+        refused: bool,
+    },
+    /// How it ended: 0, or an errno (EINPROGRESS is neither success nor failure).
+    ConnectResult {
+        /// See [`ObservationKind::Connect`].
+        attempt: u64,
+        /// Positive errno, 0 for success.
+        errno: u16,
+    },
+    /// A system call of a launched process returned EACCES, EPERM or EXDEV: some layer refused something.
+    SyscallRefused {
+        /// Its number on this machine's native ABI.
+        syscall: i32,
+        /// Its six arguments.
+        arguments: [u64; 6],
+        /// Positive errno.
+        errno: u16,
+        /// The path argument as the caller's memory had it at return: for display, never for a decision.
+        path: Bytes,
+    },
+}
+
+/// Where a connection goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Peer {
+    /// IPv4 address and port in host order.
+    V4([u8; 4], u16),
+    /// IPv6 address and port in host order.
+    V6([u8; 16], u16),
+    /// A unix socket by path, as the caller named it.
+    UnixPath(Bytes),
+    /// An abstract unix socket's name, without the leading NUL.
+    UnixAbstract(Bytes),
+    /// A unix socket without a name.
+    UnixUnnamed,
+}
+
+/// What was counted in the kernel for one session: `attempted = reported + lost`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Events of marked processes.
+    pub attempted: u64,
+    /// Put into the ring buffer.
+    pub reported: u64,
+    /// Dropped because it was full.
+    pub lost: u64,
+}
+
+/// State of one kernel program or gate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramState {
+    /// Its name in the object.
+    pub program: String,
+    /// Whether it is attached now.
+    pub attached: bool,
+    /// Why not, or why only in part.
+    pub reason: Option<String>,
+}
+
+/// A request to the probe. The peer's uid is the owner of all that it names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// First on each connection.
+    Hello { protocol_version: u32 },
+    /// What is loaded.
+    Status,
+    /// Makes a session number for this uid.
+    OpenSession,
+    /// Forgets a session whose tree has ended; marks of what still lives stay.
+    CloseSession { session: u64 },
+    /// This uid's open sessions, after a restart of the service.
+    Sessions,
+    /// Marks every thread of a process and of its descendants, which must all be this uid's.
+    Enrol { session: u64, root: ProcessId, role: Role },
+    /// The mark of a process of this uid, by pid and start time, checked before and after.
+    MarkOf { process: ProcessId },
+    /// Makes sure that refusals of system calls are observed from now on, until no launch has lived for 60 s.
+    ExpectLaunch { session: u64 },
+    /// Writes a plan (root-owned, readable by this uid) under the probe's plan directory; answers with its path.
+    PublishPlan { name: String, plan: Vec<u8> },
+    /// Removes a plan.
+    RemovePlan { name: String },
+    /// Counters of a session.
+    Counters { session: u64 },
+    /// From here on this connection carries only [`Response::Observations`].
+    Stream,
+}
+
+/// An answer of the probe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Response {
+    /// To [`Request::Hello`]: the probe's version and where it publishes this uid's plans.
+    Welcome { protocol_version: u32, version: String, plan_directory: String },
+    /// To [`Request::Status`].
+    Status { programs: Vec<ProgramState>, syscall_refusals_observed: bool },
+    /// To [`Request::OpenSession`].
+    Session { session: u64 },
+    /// To [`Request::Sessions`].
+    Sessions { sessions: Vec<u64> },
+    /// To [`Request::Enrol`]: how many threads were marked.
+    Enrolled { threads: u32 },
+    /// To [`Request::MarkOf`].
+    Mark { mark: Option<Mark> },
+    /// To [`Request::PublishPlan`].
+    Published { path: String },
+    /// To requests that have nothing else to say.
+    Done,
+    /// To [`Request::Counters`].
+    Counters(Counters),
+    /// On a stream: what happened, in the order of the ring buffers.
+    Observations(Vec<Observation>),
+    /// Refused or failed; `reason` is for the person.
+    Refused { kind: Refusal, reason: String },
+}
+
+/// Why the probe refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Refusal {
+    /// The peer is inside a marked tree.
+    MarkedPeer,
+    /// The session, process or plan is not this uid's.
+    NotYours,
+    /// Unknown version or malformed frame.
+    Protocol,
+    /// Too many sessions, plans or connections of this uid.
+    Limit,
+    /// The process is gone or its start time differs.
+    Gone,
+    /// The kernel refused.
+    Kernel,
+}
