@@ -7,6 +7,7 @@
 pub mod fence;
 pub mod host;
 pub mod ipc;
+pub mod places;
 pub mod policy;
 pub mod process;
 
