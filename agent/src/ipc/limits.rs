@@ -10,3 +10,5 @@ pub const ID_BYTES: usize = 256;
 pub const PATH_BYTES: usize = 4096;
 /// Largest answer on `hook.sock`, in bytes.
 pub const REPLY_BYTES: usize = 16 << 10;
+/// Most values (array elements, object members) in one JSON document.
+pub const JSON_VALUES: usize = 100_000;

@@ -2,5 +2,6 @@
 
 pub mod frame;
 pub mod hook;
+pub mod json;
 pub mod limits;
 pub mod peer;
