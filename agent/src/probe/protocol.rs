@@ -118,13 +118,16 @@ pub enum ObservationKind {
     },
     /// A system call of a launched process returned EACCES, EPERM or EXDEV: some layer refused something.
     SyscallRefused {
-        /// Its number on this machine's native ABI.
+        /// Its number, on the ABI that `compat` names.
         syscall: i32,
+        /// Whether it came through the 32-bit ABI, whose numbers are others; its arguments and path are then not read.
+        compat: bool,
         /// Its six arguments.
         arguments: [u64; 6],
         /// Positive errno.
         errno: u16,
-        /// The path argument as the caller's memory had it at return: for display, never for a decision.
+        /// The path argument (of two, the first; the socket address as raw bytes for `connect`, `bind`, `sendto`)
+        /// as the caller's memory had it at return: for display, never for a decision.
         path: Bytes,
     },
 }
