@@ -1,1 +1,5 @@
-//! Shared parts of the suites.
+//! Shared parts of the suites: the harness, people and stages to run things as and from, real hosts and their scripted model.
+#![forbid(unsafe_code)]
+
+pub mod person;
+pub mod suite;
