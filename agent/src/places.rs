@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{Uid, User};
+use nix::unistd::Uid;
 
 /// Directories of one person's Ringfence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,9 @@ pub struct Places {
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
     /// There is no passwd entry, so no home.
-    #[error("uid {0} has no passwd entry and /run/user/{0} does not exist: start the probe, which makes /run/ringfence/u/{0}")]
+    #[error(
+        "uid {0} has no passwd entry and /run/user/{0} does not exist: start the probe, which makes /run/ringfence/u/{0}"
+    )]
     NoHome(u32),
     /// Somebody else owns it, or others may enter it.
     #[error("{0} is not a directory that only this user can enter (it must be owned by uid {1}, mode 0700)")]
@@ -65,9 +67,35 @@ impl Places {
     }
 }
 
+/// A person, by their line in `/etc/passwd`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Person {
+    /// Login name.
+    pub name: String,
+    /// Home directory.
+    pub home: PathBuf,
+}
+
+/// This user by `/etc/passwd`, never by `HOME` or `USER`.
+///
+/// The C library's lookup is not used: in a static program it loads the name service's modules as shared objects, and
+/// finds them by `LD_LIBRARY_PATH`, which a project can set. A user that only a directory service knows is `None` here.
+pub fn person() -> Option<Person> {
+    person_in(&std::fs::read_to_string("/etc/passwd").ok()?, Uid::current().as_raw())
+}
+
+fn person_in(passwd: &str, uid: u32) -> Option<Person> {
+    passwd.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _, id, _, _, home, _] = fields[..] else { return None };
+        let found = id.parse() == Ok(uid) && !name.starts_with(['+', '-', '#']) && home.starts_with('/');
+        found.then(|| Person { name: name.to_owned(), home: PathBuf::from(home) })
+    })
+}
+
 /// The home of this user by the passwd entry, never by `HOME`.
 pub fn home() -> Option<PathBuf> {
-    User::from_uid(Uid::current()).ok().flatten().map(|user| user.dir)
+    person().map(|person| person.home)
 }
 
 /// Whether `dir` is a real directory, owned by `uid`, that nobody else may enter.
@@ -102,5 +130,20 @@ mod overrides {
         let Overrides { runtime_dir, plan_directories, landlock_abi_cap } =
             serde_json::from_slice(&text).map_err(|e| PlaceError::Overrides(file, e.to_string()))?;
         Ok(Some(Places { runtime_dir, plan_directories, landlock_abi_cap }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_person_is_found_by_uid_alone() {
+        let passwd = "root:x:0:0:root:/root:/bin/bash\n+@staff::1000:::/evil:\nodd line\n#a:x:1000:1::/b:/c\n\
+                      ada:x:1000:1000:Ada,,,:/home/ada:/bin/zsh\nbob:x:1001:1001::relative:/bin/sh\n";
+        let ada = person_in(passwd, 1000).unwrap();
+        assert_eq!((ada.name.as_str(), ada.home.as_path()), ("ada", Path::new("/home/ada")));
+        assert_eq!(person_in(passwd, 1001), None, "a home that is not absolute is none");
+        assert_eq!(person_in(passwd, 7), None);
     }
 }

@@ -43,7 +43,8 @@ pub fn stat(pid: u32) -> Result<Stat, ProcessError> {
     let after = text.iter().rposition(|b| *b == b')').ok_or(ProcessError::Malformed(pid))?;
     let rest = std::str::from_utf8(&text[after + 1..]).map_err(|_| ProcessError::Malformed(pid))?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    let number = |index: usize| fields.get(index).and_then(|f| f.parse::<i64>().ok()).ok_or(ProcessError::Malformed(pid));
+    let number =
+        |index: usize| fields.get(index).and_then(|f| f.parse::<i64>().ok()).ok_or(ProcessError::Malformed(pid));
     Ok(Stat {
         id: ProcessId { pid, start: number(19)? as u64 },
         parent: number(1)?.max(0) as u32,
