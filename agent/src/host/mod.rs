@@ -33,26 +33,65 @@ pub struct HostEvent {
 /// What a hook call is about.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HostEventKind {
-    /// A session begins (`source`: startup, resume, clear, compact).
-    SessionStart { source: String },
+    /// A session begins.
+    SessionStart {
+        /// startup, resume, clear, compact.
+        source: String,
+    },
     /// A session ends.
-    SessionEnd { reason: String },
-    /// The person sent a prompt. The text is for the task anchor only and is never stored.
-    Prompt { text: String },
+    SessionEnd {
+        /// The host's word for why.
+        reason: String,
+    },
+    /// The person sent a prompt.
+    Prompt {
+        /// For the task anchor only, and never stored.
+        text: String,
+    },
     /// A tool is about to run. This is the one that is decided.
     ToolCall(ToolUse),
     /// A tool ran.
-    ToolDone { call: ToolUse, duration_ms: Option<u64> },
+    ToolDone {
+        /// The call, as it was when it was decided (or as another hook rewrote it since).
+        call: ToolUse,
+        /// How long it took, as the host says.
+        duration_ms: Option<u64>,
+    },
     /// A tool ran and failed (Claude Code: a non-zero exit, too).
-    ToolFailed { call: ToolUse, exit_code: Option<i32>, interrupted: bool },
-    /// A subagent starts or stops.
-    SubagentStart { agent: String, agent_type: String },
-    /// See [`HostEventKind::SubagentStart`].
-    SubagentStop { agent: String },
+    ToolFailed {
+        /// See [`HostEventKind::ToolDone`].
+        call: ToolUse,
+        /// The command's exit code, where the host says one.
+        exit_code: Option<i32>,
+        /// The person interrupted it.
+        interrupted: bool,
+    },
+    /// A subagent starts.
+    SubagentStart {
+        /// Its id.
+        agent: String,
+        /// The host's name of its kind.
+        agent_type: String,
+    },
+    /// A subagent stops.
+    SubagentStop {
+        /// Its id.
+        agent: String,
+    },
     /// A settings file of the host changed.
-    ConfigChange { source: String, file: String },
+    ConfigChange {
+        /// Which settings: `user_settings`, `project_settings`, `local_settings`, `policy_settings`, ….
+        source: String,
+        /// The file, where the host says it.
+        file: Option<String>,
+    },
     /// The session's directory changed.
-    CwdChanged { from: String, to: String },
+    CwdChanged {
+        /// The old one.
+        from: String,
+        /// The new one.
+        to: String,
+    },
 }
 
 /// One tool use the host asks for.
