@@ -22,7 +22,7 @@ use crate::suite::CannotRun;
 
 /// The first uid that is given out; above what Debian and systemd allocate by themselves (login users end at 60000,
 /// dynamic services at 65519 begin at 61184 but are checked against passwd), below `nobody`.
-const FIRST_UID: u32 = 64201;
+pub(crate) const FIRST_UID: u32 = 64201;
 /// How many people can live at once on one machine, over all tests that run.
 const PEOPLE: u32 = 64;
 const NAMES: [&str; 8] = ["ada", "ben", "cleo", "dora", "emil", "fay", "gus", "hedy"];

@@ -21,6 +21,8 @@ pub(super) const SUPERVISE: &str = "--supervise-case";
 pub(super) const BODY: &str = "--case-body";
 /// How long a case's processes may take to end by themselves after it.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long they then have to tidy up after SIGTERM (a probe unloads its programs) before SIGKILL.
+const TIDYING: Duration = Duration::from_secs(3);
 /// How much of a failed case's output is shown.
 const SHOWN_BYTES: usize = 16 << 10;
 
@@ -97,22 +99,26 @@ fn reap(wanted: Option<Pid>) -> nix::Result<Option<WaitStatus>> {
     }
 }
 
-/// Waits for adopted children to end, then kills them, generation by generation, since each death hands us its children.
+/// Waits for adopted children to end, then ends them, generation by generation, since each death hands us its children.
 fn end_what_is_left(grace: Duration) -> nix::Result<BTreeSet<String>> {
     let begun = Instant::now();
-    let mut killed = BTreeSet::new();
+    let (mut ended, mut told) = (BTreeSet::new(), BTreeSet::new());
     loop {
         reap(None)?;
         let children = children();
         if children.is_empty() {
-            return Ok(killed);
+            return Ok(ended);
         }
-        if begun.elapsed() >= grace {
-            for (pid, name) in children {
-                // A child of ours is not reaped by anybody else, so its pid cannot have been reused.
-                if kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok() {
-                    killed.insert(name);
-                }
+        let waited = begun.elapsed();
+        for (pid, name) in children {
+            let signal = match waited {
+                waited if waited >= grace + TIDYING => Signal::SIGKILL,
+                waited if waited >= grace && told.insert(pid) => Signal::SIGTERM,
+                _ => continue,
+            };
+            // A child of ours is not reaped by anybody else, so its pid cannot have been reused.
+            if kill(Pid::from_raw(pid), signal).is_ok() {
+                ended.insert(name);
             }
         }
         std::thread::sleep(Duration::from_millis(5));
