@@ -4,6 +4,7 @@
 //! Dependencies point one way: `bin → cli, service → pipeline → host, policy, fence, ledger → store, ipc, probe → kernel, common`.
 //! What is behind the feature `service` never reaches the two small static programs, `ringfence-hook` and `ringfence-exec`.
 
+pub mod clock;
 pub mod fence;
 pub mod host;
 pub mod ipc;

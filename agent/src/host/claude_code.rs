@@ -156,6 +156,16 @@ pub struct Unreadable {
     pub claim: Claim,
 }
 
+impl Unreadable {
+    /// The class to answer and count it under: unknown, unless the tool's name could be read.
+    pub fn class(&self) -> ToolClass {
+        match self.claim {
+            Claim::ToolCall(Some(class)) => class,
+            Claim::Nothing | Claim::ToolCall(None) | Claim::Event(_) | Claim::OtherEvent { .. } => ToolClass::Unknown,
+        }
+    }
+}
+
 /// Reads one hook call from the bytes that the host wrote.
 pub fn decode(input: &[u8]) -> Result<HostEvent, Unreadable> {
     match json::parse(input, limits::JSON_DEPTH) {

@@ -1,8 +1,19 @@
 //! `hook.sock`: what a hook or a launcher says to the service, and what it is told.
+//!
+//! [`ask`](fn@ask) is the hook's side, [`decode_request`] the service's.
+#![forbid(unsafe_code)]
+
+mod ask;
+mod request;
 
 use serde::{Deserialize, Serialize};
 
+pub use ask::{AskError, PeerFault, ProtocolFault, ask, tell};
+pub use request::{RequestError, decode_request, refusal_reply, request_key};
+
+use crate::host::ToolClass;
 use crate::policy::judge::{DecisionSource, Outcome};
+use crate::process::ProcessId;
 
 /// The version this build speaks; the one before it is understood too.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -66,4 +77,65 @@ pub struct Reply {
     pub coverage_class: String,
     /// Whether executions of this host are observed: `kernel`, `launcher`, `none`.
     pub execution_observed: String,
+}
+
+/// Reason of a reply to a peer that the service has no room for. Not "down": executing and mutating calls are denied.
+pub const QUEUE_FULL: &str = "queue_full";
+
+/// What a hook leaves behind when it decided without the service: digests and features, nothing of the input itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gap {
+    /// When, in milliseconds of CLOCK_REALTIME.
+    pub time_ms: u64,
+    /// When, in nanoseconds of CLOCK_BOOTTIME.
+    pub boottime_ns: u64,
+    /// Why the service did not decide.
+    pub cause: GapCause,
+    /// The process that started the hook.
+    pub host: Option<ProcessId>,
+    /// The host's name of the event, when it is one of ours.
+    pub event: Option<String>,
+    /// The host's session id, when it could be read.
+    pub session: Option<String>,
+    /// The subagent, when there is one.
+    pub subagent: Option<String>,
+    /// The host's id of the call, when there is one.
+    pub call_id: Option<String>,
+    /// What the tool can do, when it is a tool call.
+    pub class: Option<ToolClass>,
+    /// Lowercase hex SHA-256 of the command, for tools that execute one.
+    pub command_digest: Option<String>,
+    /// What was answered.
+    pub outcome: Outcome,
+    /// Why.
+    pub reason_code: String,
+    /// The rules that matched.
+    pub rules: Vec<String>,
+}
+
+/// Why a decision was made without the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GapCause {
+    /// Nobody listens on `hook.sock`.
+    ServiceDown,
+    /// The host's own sandbox refuses the connection.
+    BlockedByHostSandbox,
+    /// The service has no room.
+    ServiceFull,
+    /// The service did not answer in time.
+    ServiceLate,
+    /// The service vanished twice before it answered, or answered what is no answer.
+    ServiceConfused,
+    /// The service refused to listen to this hook.
+    ServiceRefused,
+    /// What listens there is not this user's service.
+    ServiceUntrusted,
+    /// The hook's own places could not be found.
+    NoPlaces,
+    /// The host's input could not be read.
+    InputUnreadable,
+    /// A change of the host's settings would have removed Ringfence.
+    SettingsChange,
 }
