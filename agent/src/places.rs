@@ -107,6 +107,7 @@ pub fn is_private(dir: &Path, uid: u32) -> bool {
 #[cfg(feature = "test-overrides")]
 mod overrides {
     //! Test builds read `ringfence-overrides.json` beside the program: a file, since the environment is the project's.
+    //! `{uid}` in its paths stands for the user, so that one set of programs serves several people.
 
     use std::path::PathBuf;
 
@@ -117,8 +118,8 @@ mod overrides {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Overrides {
-        runtime_dir: PathBuf,
-        plan_directories: Vec<PathBuf>,
+        runtime_dir: String,
+        plan_directories: Vec<String>,
         #[serde(default)]
         landlock_abi_cap: Option<u32>,
     }
@@ -129,7 +130,13 @@ mod overrides {
         let Ok(text) = std::fs::read(&file) else { return Ok(None) };
         let Overrides { runtime_dir, plan_directories, landlock_abi_cap } =
             serde_json::from_slice(&text).map_err(|e| PlaceError::Overrides(file, e.to_string()))?;
-        Ok(Some(Places { runtime_dir, plan_directories, landlock_abi_cap }))
+        let uid = super::Uid::current().to_string();
+        let of_this_user = |path: String| PathBuf::from(path.replace("{uid}", &uid));
+        Ok(Some(Places {
+            runtime_dir: of_this_user(runtime_dir),
+            plan_directories: plan_directories.into_iter().map(of_this_user).collect(),
+            landlock_abi_cap,
+        }))
     }
 }
 

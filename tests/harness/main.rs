@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use ringfence_tests::person::{Person, needs_root};
+use ringfence_tests::stage::Stage;
 use ringfence_tests::suite::{CaseResult, Record, Suite, skip};
 
 fn main() -> ExitCode {
@@ -23,6 +24,8 @@ fn main() -> ExitCode {
         .case("failures, skips, leftovers and limits are told apart", outcomes_are_told_apart)
         .case("a person is an ordinary user with a home and a passwd entry", a_person_is_ordinary)
         .case("two people cannot read each other's homes", two_people_are_apart)
+        .limit(Duration::from_secs(900)) // Builds the programs when run by itself.
+        .case("a stage's hook and launcher are static and root's", a_stage_is_as_installed)
         .run()
 }
 
@@ -89,5 +92,26 @@ fn two_people_are_apart() -> CaseResult {
     let secret = one.file("secret", "mine")?;
     let out = other.command("cat").arg(&secret).output()?;
     ensure!(!out.status.success() && out.stdout.is_empty(), "{out:?}");
+    Ok(())
+}
+
+fn a_stage_is_as_installed() -> CaseResult {
+    let stage = Stage::new()?;
+    for program in [stage.hook(), stage.launcher()] {
+        let headers = Command::new("readelf").arg("--program-headers").arg(&program).output()?;
+        let text = String::from_utf8_lossy(&headers.stdout);
+        ensure!(
+            headers.status.success() && text.contains("LOAD") && !text.contains("INTERP"),
+            "{}: {text}",
+            program.display()
+        );
+    }
+    if needs_root("people").is_ok() {
+        let person = Person::new()?;
+        let write = person.command("touch").arg(stage.hook()).output()?;
+        ensure!(!write.status.success(), "an ordinary user may write the hook");
+        let enter = person.command("ls").arg(stage.runtime_directory(&person)?).output()?;
+        ensure!(enter.status.success(), "{enter:?}");
+    }
     Ok(())
 }

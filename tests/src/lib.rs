@@ -4,4 +4,6 @@
 pub mod host;
 pub mod model;
 pub mod person;
+pub mod running;
+pub mod stage;
 pub mod suite;
