@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod fence;
+pub mod hook;
 pub mod host;
 pub mod ipc;
 pub mod places;
