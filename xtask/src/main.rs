@@ -1,1 +1,54 @@
-fn main() {}
+//! The project's own verbs: `cargo xtask VERB`. Each is a module.
+#![forbid(unsafe_code)]
+
+mod build;
+mod check;
+mod setup;
+mod shell;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Ringfence's own verbs")]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Install what the other verbs need and this machine lacks. Says what it does; does nothing when nothing is missing
+    Setup(setup::Options),
+    /// Build the five programs as they are installed: release, hook and launcher static
+    Build,
+    /// Run all tests, or the suites named
+    Test(test::Options),
+    /// Formatting, lints with warnings denied, licences and sources of dependencies
+    Check,
+}
+
+fn main() -> ExitCode {
+    let verb = Arguments::parse().verb;
+    let result = match verb {
+        Verb::Setup(options) => setup::run(&options),
+        Verb::Build => build::run(),
+        Verb::Test(options) => return finish(test::run(&options)),
+        Verb::Check => check::run(),
+    };
+    finish(result.map(|()| true))
+}
+
+/// `false` is a failure that was already explained.
+fn finish(result: anyhow::Result<bool>) -> ExitCode {
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("cargo xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
