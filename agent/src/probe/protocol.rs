@@ -169,60 +169,134 @@ pub struct ProgramState {
     pub reason: Option<String>,
 }
 
-/// A request to the probe. The peer's uid is the owner of all that it names.
+/// A request to the probe. The peer's uid is the owner of all that it names; a marked peer is refused everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// First on each connection.
-    Hello { protocol_version: u32 },
+    Hello {
+        /// See [`PROTOCOL_VERSION`].
+        protocol_version: u32,
+    },
     /// What is loaded.
     Status,
     /// Makes a session number for this uid.
     OpenSession,
     /// Forgets a session whose tree has ended; marks of what still lives stay.
-    CloseSession { session: u64 },
+    CloseSession {
+        /// The session.
+        session: u64,
+    },
     /// This uid's open sessions, after a restart of the service.
     Sessions,
     /// Marks every thread of a process and of its descendants, which must all be this uid's.
-    Enrol { session: u64, root: ProcessId, role: Role },
+    Enrol {
+        /// The session.
+        session: u64,
+        /// Where the tree begins.
+        root: ProcessId,
+        /// What the processes found now are: `Host` for an integrated host.
+        role: Role,
+    },
     /// The mark of a process of this uid, by pid and start time, checked before and after.
-    MarkOf { process: ProcessId },
-    /// Makes sure that refusals of system calls are observed from now on, until no launch has lived for 60 s.
-    ExpectLaunch { session: u64 },
+    MarkOf {
+        /// The process.
+        process: ProcessId,
+    },
+    /// The same for the process whose pidfd came with this frame (SCM_RIGHTS): it cannot be another one by then.
+    MarkOfPassed,
+    /// Makes sure that refusals of system calls are observed from now on, until no launch has lived for a while
+    /// (60 s unless the probe was told otherwise).
+    ExpectLaunch {
+        /// The session.
+        session: u64,
+    },
     /// Writes a plan (root-owned, readable by this uid) under the probe's plan directory; answers with its path.
-    PublishPlan { name: String, plan: Vec<u8> },
-    /// Removes a plan.
-    RemovePlan { name: String },
+    /// One of the same name is replaced in one step.
+    PublishPlan {
+        /// `<host pid>.<host start>/<lower case letters, digits, hyphens>.plan`
+        name: String,
+        /// Its bytes.
+        plan: Vec<u8>,
+    },
+    /// Removes a plan; one that is not there is no error.
+    RemovePlan {
+        /// As it was published.
+        name: String,
+    },
+    /// Makes the runtime directory of a user who has no `/run/user/UID`.
+    RuntimeDirectory,
     /// Counters of a session.
-    Counters { session: u64 },
-    /// From here on this connection carries only [`Response::Observations`].
+    Counters {
+        /// The session.
+        session: u64,
+    },
+    /// From here on this connection carries only [`Response::Observations`]. One stream per uid at a time.
     Stream,
 }
 
 /// An answer of the probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Response {
-    /// To [`Request::Hello`]: the probe's version and where it publishes this uid's plans.
-    Welcome { protocol_version: u32, version: String, plan_directory: String },
+    /// To [`Request::Hello`].
+    Welcome {
+        /// See [`PROTOCOL_VERSION`].
+        protocol_version: u32,
+        /// The probe's version.
+        version: String,
+        /// Where it publishes this uid's plans.
+        plan_directory: String,
+    },
     /// To [`Request::Status`].
-    Status { programs: Vec<ProgramState>, syscall_refusals_observed: bool },
+    Status {
+        /// Each program, attached or not.
+        programs: Vec<ProgramState>,
+        /// Whether refused system calls are observed now, which costs every process of the machine a little.
+        syscall_refusals_observed: bool,
+    },
     /// To [`Request::OpenSession`].
-    Session { session: u64 },
+    Session {
+        /// The new session.
+        session: u64,
+    },
     /// To [`Request::Sessions`].
-    Sessions { sessions: Vec<u64> },
-    /// To [`Request::Enrol`]: how many threads were marked.
-    Enrolled { threads: u32 },
-    /// To [`Request::MarkOf`].
-    Mark { mark: Option<Mark> },
+    Sessions {
+        /// Those that are open.
+        sessions: Vec<u64>,
+    },
+    /// To [`Request::Enrol`].
+    Enrolled {
+        /// How many threads were marked.
+        threads: u32,
+    },
+    /// To [`Request::MarkOf`] and [`Request::MarkOfPassed`].
+    Mark {
+        /// The mark, `None` when the process is in no tree.
+        mark: Option<Mark>,
+    },
     /// To [`Request::PublishPlan`].
-    Published { path: String },
+    Published {
+        /// Where it is.
+        path: String,
+    },
+    /// To [`Request::RuntimeDirectory`].
+    RuntimeDirectory {
+        /// The directory, 0700 and this uid's own.
+        path: String,
+    },
     /// To requests that have nothing else to say.
     Done,
-    /// To [`Request::Counters`].
+    /// To [`Request::Counters`]. What was reported and did not arrive on the stream was lost on the way to it (a
+    /// subscriber that vanished with frames unread): the subscriber counts what it gets.
     Counters(Counters),
     /// On a stream: what happened, in the order of the ring buffers.
     Observations(Vec<Observation>),
-    /// Refused or failed; `reason` is for the person.
-    Refused { kind: Refusal, reason: String },
+    /// Refused or failed.
+    Refused {
+        /// Why, for programs.
+        kind: Refusal,
+        /// Why, for the person.
+        reason: String,
+    },
 }
 
 /// Why the probe refuses.
@@ -240,4 +314,6 @@ pub enum Refusal {
     Gone,
     /// The kernel refused.
     Kernel,
+    /// The probe could not do its own part: a directory, a file, a full disk.
+    Unavailable,
 }
