@@ -27,6 +27,7 @@ pub(crate) const FIRST_UID: u32 = 64201;
 const PEOPLE: u32 = 64;
 const NAMES: [&str; 8] = ["ada", "ben", "cleo", "dora", "emil", "fay", "gus", "hedy"];
 
+static HOMES: OnceLock<&'static Path> = OnceLock::new();
 static PREPARED: OnceLock<Result<(), String>> = OnceLock::new();
 
 /// Moves this process into a mount namespace where people can be made. Call it before any thread starts; without root it
@@ -39,23 +40,32 @@ pub fn prepare_this_process() {
 
 fn private_accounts() -> anyhow::Result<()> {
     const NONE: Option<&str> = None;
+    let homes = *HOMES.get_or_init(directory_for_homes);
     unshare(CloneFlags::CLONE_NEWNS)?;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
-    mount(
-        Some("ringfence-test"),
-        "/home",
-        Some("tmpfs"),
-        MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
-        Some("mode=755,size=2g"),
-    )?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("ringfence-test"), homes, Some("tmpfs"), flags, Some("mode=755,size=2g"))?;
     // A copy over the real file: the copy is unlinked at once and lives on as the mount.
     for file in ["/etc/passwd", "/etc/group"] {
-        let copy = Path::new("/home/.copy");
-        fs::copy(file, copy)?;
-        mount(Some(copy), file, NONE, MsFlags::MS_BIND, NONE)?;
-        fs::remove_file(copy)?;
+        let copy = homes.join(".copy");
+        fs::copy(file, &copy)?;
+        mount(Some(&copy), file, NONE, MsFlags::MS_BIND, NONE)?;
+        fs::remove_file(&copy)?;
     }
     Ok(())
+}
+
+/// `/home`, or another standard directory where the sources, the caller's home or the running program lie in `/home`: what is
+/// mounted over it hides what is there.
+fn directory_for_homes() -> &'static Path {
+    let mut needed: Vec<PathBuf> = [std::env::current_exe().ok(), std::env::current_dir().ok(), std::env::home_dir()]
+        .into_iter()
+        .flatten()
+        .chain([crate::stage::workspace().to_owned()])
+        .collect();
+    needed.extend(std::env::var_os(crate::stage::PROGRAMS_VARIABLE).map(PathBuf::from));
+    let hides_nothing = |directory: &&'static str| !needed.iter().any(|path| path.starts_with(directory));
+    Path::new(["/home", "/srv", "/mnt", "/media"].into_iter().find(hides_nothing).unwrap_or("/home"))
 }
 
 /// An ordinary user.
@@ -121,7 +131,7 @@ impl Person {
             .ok_or_else(|| anyhow::anyhow!("all {PEOPLE} are in use"))?;
         let id = FIRST_UID + index;
         let name = format!("rf-{}{index}", NAMES[index as usize % NAMES.len()]);
-        let home = Path::new("/home").join(&name);
+        let home = HOMES.get().unwrap_or(&Path::new("/home")).join(&name);
         // The uid may have been somebody else's a moment ago in this very process.
         let passwd = fs::read_to_string("/etc/passwd")?;
         if !passwd.lines().any(|line| line.split(':').nth(2) == Some(id.to_string().as_str())) {

@@ -77,7 +77,7 @@ impl Drop for Probe {
 /// A private `ringfenced` of one person.
 pub struct Service {
     daemon: Daemon,
-    flags: Vec<String>,
+    runtime_dir: PathBuf,
     program: PathBuf,
     cli: PathBuf,
 }
@@ -97,26 +97,25 @@ impl Service {
     /// What the service said before it ended.
     pub fn start_with(stage: &Stage, person: &Person, more: &[&str]) -> anyhow::Result<Service> {
         let runtime = stage.runtime_directory(person)?;
-        let places = [
-            ("--runtime-dir", runtime.clone()),
-            ("--state-dir", stage.state_directory(person)?),
-            ("--probe-socket", stage.probe_socket()),
-        ];
-        let flags: Vec<String> =
-            places.iter().flat_map(|(flag, path)| [(*flag).to_owned(), path.display().to_string()]).collect();
         let program = stage.program("ringfenced");
         let mut command = person.command(&program);
-        command.args(&flags).args(more);
+        command.arg("--runtime-dir").arg(&runtime).arg("--state-dir").arg(stage.state_directory(person)?);
+        command.arg("--probe-socket").arg(stage.probe_socket()).args(more);
         // The runtime directory is the person's own: only root or that person can wait for the socket.
         let log = stage.log(&format!("service-{}.log", person.uid()));
         let daemon = Daemon::start("ringfenced", command, &log, &runtime.join("hook.sock"))?;
-        Ok(Service { daemon, flags, program, cli: stage.program("ringfence") })
+        Ok(Service { daemon, runtime_dir: runtime, program, cli: stage.program("ringfence") })
     }
 
     /// The `ringfence` command as this person, told to talk to this service.
     pub fn ringfence(&self, person: &Person, words: &[&str]) -> Command {
         let mut command = person.command(&self.cli);
-        command.args(words.first()).args(&self.flags).args(words.get(1..).unwrap_or_default());
+        // After the verb, before its own words: those of `run` are another program's.
+        command
+            .args(words.first())
+            .arg("--runtime-dir")
+            .arg(&self.runtime_dir)
+            .args(words.get(1..).unwrap_or_default());
         command
     }
 

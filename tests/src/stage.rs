@@ -69,12 +69,21 @@ fn cargo(words: &[&str], build: Build, rest: &[&str]) -> anyhow::Result<Vec<Path
     let mut command = Command::new(cargo);
     command.args(&words[..1]).args(["--package", "ringfence", "--message-format", "json-render-diagnostics"]);
     command.args(&words[1..]).args(build.release.then_some("--release")).args(rest);
-    command.current_dir(workspace()).stdout(Stdio::piped());
+    command.current_dir(workspace());
     // What a calling `cargo run` set for its own package would make every build script run again.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_")) {
         command.env_remove(name);
     }
     command.env_remove("CARGO_MANIFEST_DIR").env_remove("CARGO_MANIFEST_PATH");
+    built_by(&mut command)
+}
+
+/// Runs a cargo command with `--message-format json-render-diagnostics` and answers with the programs it built.
+///
+/// # Errors
+/// When it fails.
+pub fn built_by(command: &mut Command) -> anyhow::Result<Vec<PathBuf>> {
+    command.stdout(Stdio::piped());
     let mut child = command.spawn().context("starting cargo")?;
     let messages = BufReader::new(child.stdout.take().context("cargo's output")?);
     let mut programs = Vec::new();
@@ -87,7 +96,7 @@ fn cargo(words: &[&str], build: Build, rest: &[&str]) -> anyhow::Result<Vec<Path
         }
     }
     let status = child.wait()?;
-    ensure!(status.success(), "`cargo {}` failed: {status}", words.join(" "));
+    ensure!(status.success(), "{:?} failed: {status}", command.get_args().collect::<Vec<_>>());
     Ok(programs)
 }
 
@@ -124,11 +133,23 @@ impl Stage {
         Stage::with_abi_cap(None)
     }
 
+    /// A new stage with test builds that lie in `programs` already.
+    ///
+    /// # Errors
+    /// When they cannot be put there.
+    pub fn from_programs(programs: &Path) -> anyhow::Result<Stage> {
+        Stage::make(Some(programs.to_owned()), None)
+    }
+
     /// A new stage whose launcher behaves as if the kernel had at most this Landlock ABI.
     ///
     /// # Errors
     /// See [`Stage::new`].
     pub fn with_abi_cap(landlock_abi_cap: Option<u32>) -> anyhow::Result<Stage> {
+        Stage::make(std::env::var_os(PROGRAMS_VARIABLE).map(PathBuf::from), landlock_abi_cap)
+    }
+
+    fn make(programs: Option<PathBuf>, landlock_abi_cap: Option<u32>) -> anyhow::Result<Stage> {
         // Not below /tmp: the default fence lets commands write there.
         let room = tempfile::Builder::new().prefix(&prefix()).tempdir_in(ROOMS)?;
         let stage = Stage { room };
@@ -137,8 +158,8 @@ impl Stage {
             fs::create_dir_all(&path)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
         }
-        match std::env::var_os(PROGRAMS_VARIABLE) {
-            Some(programs) => stage.take_programs(Path::new(&programs))?,
+        match programs {
+            Some(programs) => stage.take_programs(&programs)?,
             None => build_into(&stage.path("bin"), Build { release: false, overrides: true })?,
         }
         let overrides = json!({

@@ -3,6 +3,7 @@
 
 mod build;
 mod check;
+mod demo;
 mod setup;
 mod shell;
 mod test;
@@ -24,6 +25,8 @@ enum Verb {
     Setup(setup::Options),
     /// Build the five programs as they are installed: release, hook and launcher static
     Build,
+    /// Run one session of a real coding agent behind the fence, and print what the ledger says of it
+    Demo(demo::Options),
     /// Run all tests, or the suites named
     Test(test::Options),
     /// Formatting, lints with warnings denied, licences and sources of dependencies
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
     let result = match verb {
         Verb::Setup(options) => setup::run(&options),
         Verb::Build => build::run(),
+        Verb::Demo(options) => return finish(demo::run(&options)),
         Verb::Test(options) => return finish(test::run(&options)),
         Verb::Check => check::run(),
     };

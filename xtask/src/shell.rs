@@ -1,6 +1,7 @@
 //! Starting other programs: what is run is said, and a failure names it.
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
@@ -12,11 +13,15 @@ pub fn cargo() -> Command {
     command
 }
 
-/// Runs to the end with our own output.
+/// Runs to the end. Its output goes to stderr: stdout is for what a verb is asked to print.
 pub fn run(command: &mut Command) -> anyhow::Result<()> {
     let line = line_of(command);
     eprintln!("+ {line}");
-    let status = command.stdin(Stdio::null()).status().with_context(|| format!("starting {line}"))?;
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(std::io::stderr().as_fd().try_clone_to_owned()?)
+        .status()
+        .with_context(|| format!("starting {line}"))?;
     if !status.success() {
         bail!("`{line}` failed: {status}");
     }

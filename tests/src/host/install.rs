@@ -54,6 +54,17 @@ impl Host {
         self.directory().join(&self.program)
     }
 
+    /// The same version where it is on PATH already.
+    pub fn on_path(&self) -> Option<Host> {
+        let path = std::env::var_os("PATH")?;
+        let programs = std::env::split_paths(&path).map(|directory| directory.join("claude"));
+        // The program itself: the links that installers make lead into homes that other users may not enter.
+        let program =
+            programs.filter_map(|program| fs::canonicalize(program).ok()).find(|program| program.is_file())?;
+        check_version(&program, &self.version, "").ok()?;
+        everybody_can_run(&program).then(|| Host { program, ..self.clone() })
+    }
+
     /// Whether it is installed.
     pub fn is_installed(&self) -> bool {
         self.program().is_file()
@@ -123,6 +134,11 @@ fn check_version(program: &Path, version: &str, npm_said: &str) -> anyhow::Resul
         bail!("what npm installed says {:?} for its version (npm said: {})", said.trim(), npm_said.trim());
     }
     Ok(())
+}
+
+fn everybody_can_run(program: &Path) -> bool {
+    let may = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o001 != 0);
+    program.ancestors().all(may)
 }
 
 /// Root's tests run hosts as other users, who cannot enter root's home.
