@@ -84,7 +84,7 @@ fn scripted_is_alike() -> CaseResult {
         );
         let lines = std::fs::read_to_string(person.home().join("lines"))?;
         for (line, command) in lines.lines().zip([commands[0], commands[2]]) {
-            let quoted = command.replace('\'', r"'\''");
+            let quoted = command.replace('\'', r#"'"'"'"#);
             let end = format!("eval '{quoted}' < /dev/null && pwd -P >| /tmp/claude-");
             ensure!(line.starts_with("1 source ") && line.contains(&end), "{}: {line}", person.name());
         }

@@ -164,7 +164,7 @@ impl Host {
 
     /// Starts a command as the host does and answers with its exit code.
     fn shell(&self, command: &str) -> anyhow::Result<i32> {
-        let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+        let quoted = |text: &str| format!("'{}'", text.replace('\'', r#"'"'"'"#));
         let line = format!(
             "source {} 2>/dev/null || true && \\builtin shopt -u extglob 2>/dev/null || true && eval {} < /dev/null && pwd -P >| {}",
             self.snapshot.display(),
