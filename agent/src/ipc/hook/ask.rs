@@ -114,7 +114,7 @@ pub enum PeerFault {
 /// A service that vanishes before it answers is asked once more, with the same request id: if it was killed, the second
 /// try finds it [`AskError::Down`]; if it answered to nobody, the answer is kept for the duplicate.
 pub fn ask(socket: &Path, request: &Envelope, deadline_ms: u64) -> Result<Reply, AskError> {
-    let body = serde_json::to_vec(request).map_err(|error| AskError::Io(error.into()))?;
+    let body = body_of(request)?;
     match exchange(socket, request, &body, deadline_ms) {
         Err(AskError::Vanished) => exchange(socket, request, &body, deadline_ms),
         other => other,
@@ -123,9 +123,19 @@ pub fn ask(socket: &Path, request: &Envelope, deadline_ms: u64) -> Result<Reply,
 
 /// Sends `request` and does not wait for an answer.
 pub fn tell(socket: &Path, request: &Envelope, deadline_ms: u64) -> Result<(), AskError> {
-    let body = serde_json::to_vec(request).map_err(|error| AskError::Io(error.into()))?;
+    let body = body_of(request)?;
     let stream = connect(socket, deadline_ms)?;
     send(&stream, &body, deadline_ms)
+}
+
+/// The request's bytes. Too many are found before anybody is connected to.
+fn body_of(request: &Envelope) -> Result<Vec<u8>, AskError> {
+    let body = serde_json::to_vec(request).map_err(|error| AskError::Io(error.into()))?;
+    if body.len() > limits::FRAME_BYTES {
+        let (length, limit) = (body.len() as u64, limits::FRAME_BYTES);
+        return Err(AskError::TooLarge(FrameError::TooLarge { length, limit }));
+    }
+    Ok(body)
 }
 
 fn exchange(socket: &Path, request: &Envelope, body: &[u8], deadline_ms: u64) -> Result<Reply, AskError> {
