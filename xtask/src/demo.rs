@@ -6,7 +6,7 @@
 mod project;
 mod proof;
 mod servers;
-mod session;
+pub(crate) mod session;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! The project's own verbs: `cargo xtask VERB`. Each is a module.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod build;
 mod check;
 mod demo;
@@ -29,6 +30,8 @@ enum Verb {
     Demo(demo::Options),
     /// Run all tests, or the suites named
     Test(test::Options),
+    /// Measure, beside peers in the same run
+    Bench(bench::Options),
     /// Formatting, lints with warnings denied, licences and sources of dependencies
     Check,
 }
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     let verb = Arguments::parse().verb;
     let result = match verb {
         Verb::Setup(options) => setup::run(&options),
+        Verb::Bench(options) => bench::run(&options),
         Verb::Build => build::run(),
         Verb::Demo(options) => return finish(demo::run(&options)),
         Verb::Test(options) => return finish(test::run(&options)),

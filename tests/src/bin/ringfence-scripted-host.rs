@@ -4,12 +4,15 @@
 //! `ringfence-scripted-host SETTINGS SCRIPT`: `SETTINGS` is a Claude Code `settings.json` (hooks in exec form, the shell
 //! prefix in `env`), `SCRIPT` a JSON list of Bash commands. For each command one JSON line is printed:
 //! `{"tool_use_id", "denied": reason or null, "exit": code or null}`.
+//!
+//! With `--time-hooks` as a third word no command is started: each line says how long the PreToolUse hooks took, and how long
+//! `/bin/true` took in their place right after (`hook_us`, `bare_us`: microseconds from spawn to answer).
 
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
@@ -17,12 +20,16 @@ use serde_json::{Value, json};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [settings, script] = words.as_slice() else {
-        eprintln!("usage: ringfence-scripted-host SETTINGS SCRIPT");
-        return ExitCode::from(2);
+    let (settings, script, time_hooks) = match words.as_slice() {
+        [settings, script] => (settings, script, false),
+        [settings, script, word] if word == "--time-hooks" => (settings, script, true),
+        _ => {
+            eprintln!("usage: ringfence-scripted-host SETTINGS SCRIPT [--time-hooks]");
+            return ExitCode::from(2);
+        }
     };
     eprintln!("scripted host: not a real coding agent, only its hook protocol and the way it starts commands");
-    match run(Path::new(settings), Path::new(script)) {
+    match run(Path::new(settings), Path::new(script), time_hooks) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("scripted host: {error:#}");
@@ -48,7 +55,7 @@ enum Answer {
     Deny(String),
 }
 
-fn run(settings: &Path, script: &Path) -> anyhow::Result<()> {
+fn run(settings: &Path, script: &Path, time_hooks: bool) -> anyhow::Result<()> {
     let settings: Value = serde_json::from_slice(&fs::read(settings)?).context("reading the settings")?;
     let commands: Vec<String> = serde_json::from_slice(&fs::read(script)?).context("reading the script")?;
     let home = PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?);
@@ -69,7 +76,7 @@ fn run(settings: &Path, script: &Path) -> anyhow::Result<()> {
         directory_mark: std::env::temp_dir().join(format!("claude-{:04x}-cwd", std::process::id() & 0xffff)),
     };
     fs::write(&host.snapshot, "shopt -s expand_aliases\n")?;
-    let done = host.session(&commands);
+    let done = host.session(&commands, time_hooks);
     // The mark is written by the tool's shell line; there may be none.
     let _ = fs::remove_file(&host.directory_mark);
     let _ = fs::remove_file(&host.snapshot);
@@ -81,26 +88,46 @@ fn session_id() -> anyhow::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/uuid").context("a random id")?.trim().to_owned())
 }
 
+fn new_call(command: &str) -> anyhow::Result<(String, Value)> {
+    let id = format!("toolu_{}", session_id()?.replace('-', ""));
+    let call = json!({
+        "permission_mode": "default", "tool_name": "Bash", "tool_use_id": id,
+        "tool_input": {"command": command, "description": "one step of the script"},
+    });
+    Ok((id, call))
+}
+
 impl Host {
-    fn session(&self, commands: &[String]) -> anyhow::Result<()> {
+    fn session(&self, commands: &[String], time_hooks: bool) -> anyhow::Result<()> {
         self.tell("SessionStart", json!({"source": "startup"}))?;
         let prompt = json!({"prompt": "please do what the script says", "permission_mode": "default"});
         if let Answer::Deny(reason) = self.hook("UserPromptSubmit", prompt)? {
             bail!("the prompt was blocked: {reason}");
         }
         for command in commands {
-            let line = self.tool_call(command)?;
+            let line = if time_hooks { self.timed_hooks(command)? } else { self.tool_call(command)? };
             writeln!(std::io::stdout(), "{line}")?;
         }
         self.tell("SessionEnd", json!({"reason": "other"}))
     }
 
+    fn timed_hooks(&self, command: &str) -> anyhow::Result<Value> {
+        let (id, call) = new_call(command)?;
+        let begun = Instant::now();
+        let answer = self.hook("PreToolUse", call)?;
+        let hook_us = begun.elapsed().as_micros();
+        let begun = Instant::now();
+        self.start_hook(&mut Command::new("/bin/true"), "{}")?;
+        let bare_us = begun.elapsed().as_micros();
+        let denied = match answer {
+            Answer::Deny(reason) => Some(reason),
+            Answer::Nothing => None,
+        };
+        Ok(json!({"tool_use_id": id, "denied": denied, "hook_us": hook_us as u64, "bare_us": bare_us as u64}))
+    }
+
     fn tool_call(&self, command: &str) -> anyhow::Result<Value> {
-        let id = format!("toolu_{}", session_id()?.replace('-', ""));
-        let call = json!({
-            "permission_mode": "default", "tool_name": "Bash", "tool_use_id": id,
-            "tool_input": {"command": command, "description": "one step of the script"},
-        });
+        let (id, call) = new_call(command)?;
         if let Answer::Deny(reason) = self.hook("PreToolUse", call.clone())? {
             return Ok(json!({"tool_use_id": id, "denied": reason, "exit": null}));
         }
@@ -141,25 +168,28 @@ impl Host {
             let arguments = hook["args"].as_array().context("only hooks in exec form are known here")?;
             let mut command = Command::new(program);
             command.args(arguments.iter().filter_map(Value::as_str)).env("CLAUDE_PROJECT_DIR", &self.cwd);
-            let command = self.in_own_session(&mut command);
-            let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-            let mut child = match started {
-                Ok(child) => child,
+            let output = match self.start_hook(&mut command, &input.to_string()) {
+                Ok(output) => output,
                 Err(error) => {
                     eprintln!("scripted host: {program}: {error}");
                     continue;
                 }
             };
-            if let Some(mut stdin) = child.stdin.take() {
-                // A hook may answer without reading everything.
-                let _ = stdin.write_all(input.to_string().as_bytes());
-            }
-            let output = child.wait_with_output()?;
             if output.status.code() == Some(2) {
                 answer = Answer::Deny(String::from_utf8_lossy(&output.stderr).trim().to_owned());
             }
         }
         Ok(answer)
+    }
+
+    fn start_hook(&self, command: &mut Command, input: &str) -> std::io::Result<Output> {
+        let command = self.in_own_session(command);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A hook may answer without reading everything.
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        child.wait_with_output()
     }
 
     /// Starts a command as the host does and answers with its exit code.

@@ -55,13 +55,7 @@ impl HostProgram {
                 Ok(HostProgram::Claude(host))
             }
             HostChoice::Scripted => {
-                let mut build = shell::cargo();
-                build.args(["build", "--package", "ringfence-tests", "--bin", "ringfence-scripted-host"]);
-                build.args(["--message-format", "json-render-diagnostics"]);
-                let program =
-                    ringfence_tests::stage::built_by(&mut build)?.pop().context("the scripted host was not built")?;
-                let copy = room.join("ringfence-scripted-host");
-                std::fs::copy(program, &copy)?;
+                let copy = scripted_host(room)?;
                 Ok(HostProgram::Scripted(copy))
             }
         }
@@ -100,6 +94,17 @@ impl HostProgram {
             }
         }
     }
+}
+
+/// Builds the scripted host and puts it into `room`, where others can start it.
+pub fn scripted_host(room: &Path) -> anyhow::Result<PathBuf> {
+    let mut build = shell::cargo();
+    build.args(["build", "--package", "ringfence-tests", "--bin", "ringfence-scripted-host"]);
+    build.args(["--message-format", "json-render-diagnostics"]);
+    let program = ringfence_tests::stage::built_by(&mut build)?.pop().context("the scripted host was not built")?;
+    let copy = room.join("ringfence-scripted-host");
+    std::fs::copy(program, &copy)?;
+    Ok(copy)
 }
 
 fn told(line: &Value) -> Told {
