@@ -5,5 +5,6 @@ pub mod host;
 pub mod model;
 pub mod person;
 pub mod running;
+pub mod scene;
 pub mod stage;
 pub mod suite;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -117,6 +117,17 @@ impl Service {
             .arg(&self.runtime_dir)
             .args(words.get(1..).unwrap_or_default());
         command
+    }
+
+    /// Runs `ringfence` as this person and answers with what it printed.
+    ///
+    /// # Errors
+    /// When it fails, with what it complained of.
+    pub fn ask(&self, person: &Person, words: &[&str]) -> anyhow::Result<String> {
+        let output = self.ringfence(person, words).output().context("starting ringfence")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "`ringfence {}` failed ({}): {}", words.join(" "), output.status, said.trim());
+        Ok(String::from_utf8(output.stdout)?)
     }
 
     /// What it logged so far.

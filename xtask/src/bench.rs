@@ -57,7 +57,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let room = tempfile::Builder::new().prefix("ringfence-bench-").tempdir_in(ringfence_tests::stage::ROOMS)?;
     std::fs::set_permissions(room.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     build_into(room.path(), Build { release: true, overrides: true })?;
-    let scripted_host = crate::demo::session::scripted_host(room.path())?;
+    let scripted_host = crate::demo::scripted_host(room.path())?;
     person::prepare_this_process();
     let ground =
         Ground { stage: Stage::from_programs(room.path())?, person: Person::new()?, scripted_host, n: options.n };

@@ -3,20 +3,15 @@
 //! Everything it makes is its own: probe, service, user (as root), home, project, servers. Nothing of the machine's is touched
 //! and nothing is left.
 
-mod project;
-mod proof;
-mod servers;
-pub(crate) mod session;
+mod host;
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+pub(crate) use host::scripted_host;
 
-use anyhow::{Context as _, ensure};
 use nix::unistd::Uid;
 use ringfence_tests::person::{self, Person};
 use ringfence_tests::running::{Probe, Service};
+use ringfence_tests::scene::Scene;
 use ringfence_tests::stage::{Build, Stage, build_into};
-use serde_json::Value;
 
 use crate::setup::{self, Need};
 
@@ -52,7 +47,7 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
     let room = tempfile::Builder::new().prefix("ringfence-demo-").tempdir_in(ringfence_tests::stage::ROOMS)?;
     say("building the five programs");
     build_into(room.path(), Build { release: false, overrides: true })?;
-    let host = session::HostProgram::find(options.host, room.path())?;
+    let host = host::HostProgram::find(options.host, room.path())?;
     say(&format!("the session is run by {}", host.describe()));
 
     // Here, since it hides other homes from this process, and before any thread is started.
@@ -69,21 +64,16 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
     say(&format!("starting a private service as user {} ({})", person.name(), person.uid()));
     let service = Service::start_with(&stage, &person, &["--metrics-port", "0"])?;
 
-    let servers = servers::Servers::start(&person)?;
-    let project = project::create(&person, &servers)?;
+    let scene = Scene::set(&person)?;
     say("running the session");
-    let calls = host.run(&stage, &person, &project)?;
-    servers.late().wait(Duration::from_secs(20));
-
-    let report = settled_report(&service, &person, &servers, probe.is_some())?;
+    let calls = host.play(&scene, &stage, &person)?;
+    let report = scene.report(&service, &person, probe.is_some())?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
-        print!("{}", ask(&service, &person, &["report", "--last"])?);
+        print!("{}", service.ask(&person, &["report", "--last"])?);
     }
-    let proof =
-        proof::Proof { report: &report, calls: &calls, servers: &servers, project: &project, probe: probe.is_some() };
-    let checks = proof.checks();
+    let checks = scene.checks(&report, &calls, probe.is_some());
     eprintln!();
     for check in &checks {
         eprintln!("{} {}", if check.holds { "proven:" } else { "NOT SO:" }, check.what);
@@ -98,35 +88,4 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
     drop(service);
     drop(probe);
     Ok(holds)
-}
-
-fn ask(service: &Service, person: &Person, words: &[&str]) -> anyhow::Result<String> {
-    let output = service.ringfence(person, words).output().context("starting ringfence")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "`ringfence {}` failed ({}): {}", words.join(" "), output.status, said.trim());
-    Ok(String::from_utf8(output.stdout)?)
-}
-
-/// The report once no entry is running and the late child's connect is in it, or what there is after ten seconds.
-fn settled_report(
-    service: &Service,
-    person: &Person,
-    servers: &servers::Servers,
-    probe: bool,
-) -> anyhow::Result<Value> {
-    let begun = Instant::now();
-    loop {
-        let report: Value = serde_json::from_str(&ask(service, person, &["report", "--last", "--json"])?)?;
-        let text = report.to_string();
-        let late = !probe || text.contains(&servers.late().address());
-        if (late && !text.contains(r#""verdict":"running""#)) || begun.elapsed() > Duration::from_secs(10) {
-            return Ok(report);
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
-}
-
-/// The report's JSON for a directory, as text: paths in it are absolute.
-fn text_of(path: &Path) -> String {
-    path.display().to_string()
 }

@@ -1,8 +1,8 @@
-//! The demo's project and the five commands of its session.
+//! The scene's project and the five commands of its session.
 
 use std::path::PathBuf;
 
-use ringfence_tests::person::Person;
+use crate::person::Person;
 
 use super::servers::Servers;
 
@@ -82,7 +82,10 @@ int main(int argc, char **argv) {
 "#;
 
 /// Writes the project, and the key that must not leave.
-pub fn create(person: &Person, servers: &Servers) -> anyhow::Result<Project> {
+///
+/// # Errors
+/// Whatever the file system says.
+pub fn create(person: &Person, servers: &Servers) -> std::io::Result<Project> {
     person.file("project/Makefile", MAKEFILE)?;
     person.file("project/count.c", COUNT)?;
     person.file("project/talk.c", TALK)?;
@@ -91,7 +94,7 @@ pub fn create(person: &Person, servers: &Servers) -> anyhow::Result<Project> {
     let directory = person.home().join("project");
     let outside = person.home().join("written-outside.txt");
     let (plain, late, upload) = (servers.plain().port(), servers.late().port(), servers.upload().port());
-    // The name stands for a server elsewhere; it leads to the demo's own sink, which must stay empty.
+    // The name stands for a server elsewhere; it leads to the scene's own sink, which must stay empty.
     let upload = format!("--resolve upload.example.net:{upload}:127.0.0.1 http://upload.example.net:{upload}/");
     let commands = vec![
         "make".into(),

@@ -1,18 +1,15 @@
 //! Who runs the session: a real Claude Code against the scripted model, or the built-in scripted host.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use ringfence::host::claude_code::settings;
-use ringfence_tests::host::{ClaudeSession, Host, pinned};
-use ringfence_tests::model::{Model, Script, Step};
+use ringfence_tests::host::{Host, pinned};
 use ringfence_tests::person::Person;
+use ringfence_tests::scene::{Scene, Told};
 use ringfence_tests::stage::Stage;
-use serde_json::Value;
 
 use super::HostChoice;
-use super::project::Project;
 use crate::shell;
 
 /// The host that was found.
@@ -21,15 +18,6 @@ pub enum HostProgram {
     Claude(Host),
     /// The built-in one.
     Scripted(PathBuf),
-}
-
-/// One tool call, as the host tells it.
-#[derive(Clone, Debug)]
-pub struct Told {
-    /// The host's id of the call.
-    pub call_id: String,
-    /// Whether the host calls it an error (denied, or a non-zero exit).
-    pub error: bool,
 }
 
 /// The scripted host pretends to be this version where the shape of settings depends on it.
@@ -69,29 +57,12 @@ impl HostProgram {
         }
     }
 
-    /// Runs the project's commands as one session.
-    pub fn run(&self, stage: &Stage, person: &Person, project: &Project) -> anyhow::Result<Vec<Told>> {
+    /// Plays the scene with the stage's hook and launcher.
+    pub fn play(&self, scene: &Scene, stage: &Stage, person: &Person) -> anyhow::Result<Vec<Told>> {
+        let settings = |version: &str| settings::settings(&stage.hook(), &stage.launcher(), version);
         match self {
-            HostProgram::Claude(host) => {
-                let settings = settings::settings(&stage.hook(), &stage.launcher(), &host.version)?;
-                let steps = project.commands.iter().map(|command| Step::bash(command)).chain([Step::done()]);
-                let model = Model::start(Script::new(steps))?;
-                let ended = ClaudeSession::new(host, person, &project.directory).settings(settings).run(&model)?;
-                ensure!(ended.success(), "the session failed ({:?}): {}{}", ended.status, ended.stdout, ended.stderr);
-                let told = |(call_id, error, _): (String, bool, String)| Told { call_id, error };
-                Ok(model.tool_results().into_iter().map(told).collect())
-            }
-            HostProgram::Scripted(program) => {
-                let settings = settings::settings(&stage.hook(), &stage.launcher(), SPOKEN_VERSION)?;
-                let settings = person.file(".claude/settings.json", settings.to_string())?;
-                let script = person.file("script.json", serde_json::to_vec(&project.commands)?)?;
-                let mut command = person.command(program);
-                command.arg(settings).arg(script).current_dir(&project.directory).stdin(Stdio::null());
-                let output = command.stderr(Stdio::inherit()).output()?;
-                ensure!(output.status.success(), "the scripted session failed: {}", output.status);
-                let lines = String::from_utf8(output.stdout)?;
-                lines.lines().map(|line| Ok(told(&serde_json::from_str(line)?))).collect()
-            }
+            HostProgram::Claude(host) => scene.play(host, person, settings(&host.version)?),
+            HostProgram::Scripted(program) => scene.play_scripted(program, person, &settings(SPOKEN_VERSION)?),
         }
     }
 }
@@ -105,8 +76,4 @@ pub fn scripted_host(room: &Path) -> anyhow::Result<PathBuf> {
     let copy = room.join("ringfence-scripted-host");
     std::fs::copy(program, &copy)?;
     Ok(copy)
-}
-
-fn told(line: &Value) -> Told {
-    Told { call_id: line["tool_use_id"].as_str().unwrap_or_default().to_owned(), error: line["exit"] != 0 }
 }

@@ -1,4 +1,4 @@
-//! What the demo's commands talk to, all on loopback and outside the fence: each counts who came and what was sent.
+//! What the scene's commands talk to, all on loopback and outside the fence: each counts who came and what was sent.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ringfence_tests::person::Person;
+use crate::person::Person;
 
 /// How often somebody connected, and how many bytes came.
 #[derive(Default)]
@@ -82,7 +82,10 @@ pub struct Servers {
 
 impl Servers {
     /// Starts them; the unix socket lies in the person's home, outside the project.
-    pub fn start(person: &Person) -> anyhow::Result<Servers> {
+    ///
+    /// # Errors
+    /// When a loopback port or the socket cannot be had.
+    pub fn start(person: &Person) -> std::io::Result<Servers> {
         let unix = person.directory("services")?.join("echo.sock");
         let listener = UnixListener::bind(&unix)?;
         std::fs::set_permissions(&unix, std::fs::Permissions::from_mode(0o666))?;

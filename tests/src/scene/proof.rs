@@ -1,10 +1,10 @@
-//! What the demo proves: the report's words against what really happened outside the fence.
+//! What the scene proves: the report's words against what really happened outside the fence.
 
 use serde_json::Value;
 
+use super::Told;
 use super::project::{Project, STEPS, Step};
 use super::servers::Servers;
-use super::session::Told;
 
 /// Everything that is compared.
 pub struct Proof<'a> {
@@ -60,7 +60,7 @@ impl Proof<'_> {
         check(list(&denied["executions"]).is_empty(), "Exfiltrate: nothing of it was executed".into());
         check(
             !self.project.outside.exists(),
-            format!("WriteOutside: {} does not exist", super::text_of(&self.project.outside)),
+            format!("WriteOutside: {} does not exist", self.project.outside.display()),
         );
         check(self.servers.late().connections() > 0, "Background: the child connected after its call had ended".into());
         if self.probe {
@@ -82,7 +82,7 @@ impl Proof<'_> {
         let talked = |step: Step, peer: &str| {
             list(&self.entry(step)["connections"]).iter().any(|one| one["peer"].as_str() == Some(peer))
         };
-        let unix = super::text_of(self.servers.unix());
+        let unix = self.servers.unix().display().to_string();
         check(
             talked(Step::Connect, &self.servers.plain().address()),
             "Connect: the TCP connection is in its entry".into(),
