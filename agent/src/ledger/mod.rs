@@ -1,4 +1,21 @@
 //! Decided, confined, observed: do they agree?
 
+mod bind;
 pub mod entry;
+mod fold;
+mod internal;
 pub mod join;
+mod line;
+mod observe;
+pub mod refusal;
+#[cfg(test)]
+mod scene;
+mod text;
+mod told;
+mod tree;
+mod verdict;
+#[cfg(test)]
+mod verdict_tests;
+
+pub use fold::Clock;
+pub use internal::{PatternError, Patterns};

@@ -1,0 +1,162 @@
+//! Refused system calls in words, and whom the ledger asks which layer refused.
+#![forbid(unsafe_code)]
+
+use super::entry::Layer;
+use crate::probe::protocol::Bytes;
+
+/// A launch as far as a layer can be told from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LaunchContext {
+    /// Its number in marks, 0 when not known.
+    pub number: u64,
+    /// The plan it used, as its notice names it; `None` when no notice came.
+    pub plan: Option<String>,
+    /// The fence of that plan, or of the decision.
+    pub fence: String,
+}
+
+/// A system call that was refused.
+#[derive(Clone, Copy, Debug)]
+pub struct RefusedCall<'a> {
+    /// Its number on the native ABI.
+    pub syscall: i32,
+    /// Its arguments.
+    pub arguments: &'a [u64; 6],
+    /// Positive errno.
+    pub errno: u16,
+    /// The path argument, for display.
+    pub path: &'a Bytes,
+}
+
+/// Which layer it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attributed {
+    /// The layer; [`Layer::Other`] when none of the fence's would have refused.
+    pub layer: Layer,
+    /// Whether that is known by the errno alone.
+    pub inferred: bool,
+    /// The rule or plan line, when known.
+    pub rule: Option<String>,
+}
+
+/// Knows the plans and filters in force.
+pub trait Attribution: Send {
+    /// Which layer refused `call` in `launch` of `session`. Never guesses: [`Layer::Other`] is an answer.
+    fn layer(&self, session: &str, launch: &LaunchContext, call: RefusedCall<'_>) -> Attributed;
+}
+
+/// Where no plan is known: every refusal is [`Layer::Other`].
+#[derive(Clone, Copy, Debug)]
+pub struct NoPlans;
+
+impl Attribution for NoPlans {
+    fn layer(&self, _: &str, _: &LaunchContext, _: RefusedCall<'_>) -> Attributed {
+        Attributed { layer: Layer::Other, inferred: false, rule: None }
+    }
+}
+
+/// Longest text of a refusal, in bytes.
+pub(super) const WHAT_BYTES: usize = 512;
+
+/// What was refused, in words.
+pub(super) fn in_words(call: &RefusedCall<'_>) -> String {
+    let verb = verb(i64::from(call.syscall), call.arguments);
+    let mut what =
+        if call.path.bytes.is_empty() { verb } else { format!("{verb} {}", super::text::shown(&call.path.bytes)) };
+    if call.path.truncated {
+        what.push('…');
+    }
+    super::text::cut(what, WHAT_BYTES)
+}
+
+fn verb(syscall: i64, arguments: &[u64; 6]) -> String {
+    let open = |flags: u64| {
+        let flags = flags as i32;
+        if flags & libc::O_CREAT != 0 {
+            "create or write"
+        } else if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
+            "write"
+        } else if flags & libc::O_DIRECTORY != 0 {
+            "list"
+        } else {
+            "read"
+        }
+    };
+    #[cfg(target_arch = "x86_64")]
+    {
+        let old = match syscall {
+            libc::SYS_open => open(arguments[1]),
+            libc::SYS_creat => "create",
+            libc::SYS_mkdir => "make directory",
+            libc::SYS_rmdir => "remove directory",
+            libc::SYS_unlink => "delete",
+            libc::SYS_rename => "rename",
+            libc::SYS_link => "link",
+            libc::SYS_symlink => "make link",
+            libc::SYS_mknod => "make node",
+            libc::SYS_chmod => "change mode of",
+            libc::SYS_chown | libc::SYS_lchown => "change owner of",
+            libc::SYS_access => "ask access to",
+            _ => "",
+        };
+        if !old.is_empty() {
+            return old.into();
+        }
+    }
+    let word = match syscall {
+        libc::SYS_openat => open(arguments[2]),
+        libc::SYS_openat2 => "open",
+        libc::SYS_mkdirat => "make directory",
+        libc::SYS_unlinkat => "delete",
+        libc::SYS_renameat | libc::SYS_renameat2 => "rename",
+        libc::SYS_linkat => "link",
+        libc::SYS_symlinkat => "make link",
+        libc::SYS_mknodat => "make node",
+        libc::SYS_truncate | libc::SYS_ftruncate => "truncate",
+        libc::SYS_fchmodat | libc::SYS_fchmod => "change mode of",
+        libc::SYS_fchownat | libc::SYS_fchown => "change owner of",
+        libc::SYS_faccessat | libc::SYS_faccessat2 => "ask access to",
+        libc::SYS_execve | libc::SYS_execveat => "run",
+        libc::SYS_connect => "connect",
+        libc::SYS_bind => "bind a port",
+        libc::SYS_listen => "listen",
+        libc::SYS_sendto | libc::SYS_sendmsg | libc::SYS_sendmmsg => "send",
+        libc::SYS_socket => "open a socket",
+        libc::SYS_socketpair => "open a socket pair",
+        libc::SYS_ptrace => "ptrace",
+        libc::SYS_process_vm_readv | libc::SYS_process_vm_writev => "reach into another process",
+        libc::SYS_kill | libc::SYS_tkill | libc::SYS_tgkill | libc::SYS_pidfd_send_signal => "signal another process",
+        libc::SYS_mount | libc::SYS_umount2 | libc::SYS_move_mount | libc::SYS_fsopen | libc::SYS_open_tree => "mount",
+        libc::SYS_unshare | libc::SYS_setns | libc::SYS_clone | libc::SYS_clone3 => "make a namespace",
+        libc::SYS_io_uring_setup | libc::SYS_io_uring_enter | libc::SYS_io_uring_register => "io_uring",
+        libc::SYS_bpf => "bpf",
+        libc::SYS_perf_event_open => "perf events",
+        libc::SYS_userfaultfd => "userfaultfd",
+        libc::SYS_keyctl | libc::SYS_add_key | libc::SYS_request_key => "kernel keys",
+        libc::SYS_ioctl => "ioctl",
+        other => return format!("system call {other}"),
+    };
+    word.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_read_as_what_was_tried() {
+        let path = |p: &str| Bytes { bytes: p.into(), truncated: false };
+        let said = |syscall: i64, arguments: [u64; 6], path: &Bytes| {
+            in_words(&RefusedCall { syscall: syscall as i32, arguments: &arguments, errno: 13, path })
+        };
+        let create = (libc::O_WRONLY | libc::O_CREAT) as u64;
+        assert_eq!(said(libc::SYS_openat, [0, 0, create, 0, 0, 0], &path("/h/.bashrc")), "create or write /h/.bashrc");
+        assert_eq!(said(libc::SYS_openat, [0; 6], &path("/etc/shadow")), "read /etc/shadow");
+        assert_eq!(said(libc::SYS_ptrace, [0; 6], &Bytes::default()), "ptrace");
+        assert_eq!(said(99_999, [0; 6], &Bytes::default()), "system call 99999");
+        let odd = Bytes { bytes: b"/x\x1b[31m\n\xff".to_vec(), truncated: true };
+        assert_eq!(said(libc::SYS_unlinkat, [0; 6], &odd), "delete /x\\u{1b}[31m\\n\u{fffd}…");
+        let long = path(&"é".repeat(4000));
+        assert!(said(libc::SYS_openat, [0; 6], &long).len() <= WHAT_BYTES);
+    }
+}
