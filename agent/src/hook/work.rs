@@ -3,7 +3,7 @@
 
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -13,20 +13,20 @@ use uuid::Uuid;
 use super::arguments::Invocation;
 use super::trial::Trial;
 use super::{Bounds, alone, gaps};
-use crate::clock::{left_until, realtime_ms};
+use crate::clock::{boottime_ms, left_until, realtime_ms};
 use crate::host::claude_code::answer::Answer;
 use crate::host::claude_code::config_change::{self, Installed};
 use crate::host::claude_code::settings::ADAPTER;
 use crate::host::claude_code::{Claim, DecodeError, EventName, decode_value};
 use crate::host::{HostEvent, HostEventKind, ToolUse};
-use crate::ipc::hook::{AskError, Envelope, GapCause, PROTOCOL_VERSION, Reply, RequestKind, ask, tell};
+use crate::ipc::hook::{AskError, Envelope, GapCause, PROTOCOL_VERSION, Reply, RequestKind, ask};
 use crate::ipc::{json, limits};
 use crate::places::{PlaceError, Places};
 use crate::policy::judge::Outcome;
 
 /// How long the host may take to write its input, in milliseconds.
 const INPUT_MS: u64 = 10_000;
-/// How long a message that is not waited for may take, in milliseconds.
+/// How long the service may take over the news of a gap, in milliseconds.
 const TELL_MS: u64 = 300;
 
 /// Why the host's input could not be taken in.
@@ -74,14 +74,14 @@ pub fn answer(invocation: &Invocation, trial: &Trial, started_ms: u64) -> Answer
         HostEventKind::ConfigChange { source, file } => {
             config_change(&call, &event, source, file.as_deref().map(Path::new), value)
         }
-        HostEventKind::SessionEnd { .. } => told(&call, &event, value, false),
         HostEventKind::SessionStart { .. }
+        | HostEventKind::SessionEnd { .. }
         | HostEventKind::Prompt { .. }
         | HostEventKind::ToolDone { .. }
         | HostEventKind::ToolFailed { .. }
         | HostEventKind::SubagentStart { .. }
         | HostEventKind::SubagentStop { .. }
-        | HostEventKind::CwdChanged { .. } => told(&call, &event, value, true),
+        | HostEventKind::CwdChanged { .. } => told(&call, &event, value),
     }
 }
 
@@ -122,16 +122,10 @@ fn config_change(call: &Call<'_>, event: &HostEvent, source: &str, file: Option<
     Answer::deny("TR-POLICY-TAMPER", &refusal)
 }
 
-/// An event that only tells. It never stops the host, whatever becomes of the telling.
-fn told(call: &Call<'_>, event: &HostEvent, payload: Value, wait: bool) -> Answer {
-    let absence = if wait {
-        asked(call, payload).err()
-    } else {
-        request(call, RequestKind::HookEvent, payload)
-            .and_then(|(socket, envelope)| tell(&socket, &envelope, call.deadline_ms).map_err(Absence::Ask))
-            .err()
-    };
-    if let Some(absence) = absence {
+/// An event that only tells. It never stops the host, whatever becomes of the telling. The answer is waited for, if not
+/// for long: a hook that was gone already could not be told from anybody else's process.
+fn told(call: &Call<'_>, event: &HostEvent, payload: Value) -> Answer {
+    if let Err(absence) = asked(call, payload) {
         gaps::leave(call, gaps::of_event(absence.cause(), event, Outcome::NoOverride, "none"));
     }
     Answer::no_override()
@@ -189,7 +183,7 @@ fn drop_output(payload: &mut Value) -> bool {
 }
 
 /// Where to send a request, and the request.
-fn request(call: &Call<'_>, kind: RequestKind, payload: Value) -> Result<(std::path::PathBuf, Envelope), Absence> {
+fn request(call: &Call<'_>, kind: RequestKind, payload: Value) -> Result<(PathBuf, Envelope), Absence> {
     let places = call.places.as_ref().map_err(|_| Absence::Places)?;
     let mut nonce = [0; 16];
     getrandom::fill(&mut nonce).map_err(|_| Absence::Random)?;
@@ -210,8 +204,8 @@ fn request(call: &Call<'_>, kind: RequestKind, payload: Value) -> Result<(std::p
 
 /// Tells the service of a gap; gives whether it took the message.
 pub(super) fn tell_gap(call: &Call<'_>, gap: Value) -> bool {
-    let soon = call.deadline_ms.min(crate::clock::boottime_ms() + TELL_MS);
-    request(call, RequestKind::Gap, gap).is_ok_and(|(socket, envelope)| tell(&socket, &envelope, soon).is_ok())
+    let soon = call.deadline_ms.min(boottime_ms() + TELL_MS);
+    request(call, RequestKind::Gap, gap).is_ok_and(|(socket, envelope)| ask(&socket, &envelope, soon).is_ok())
 }
 
 /// Input that could not be read is answered for what it claims to be, and for what the hook is installed for.

@@ -8,7 +8,7 @@ mod request;
 
 use serde::{Deserialize, Serialize};
 
-pub use ask::{AskError, PeerFault, ProtocolFault, ask, tell};
+pub use ask::{AskError, PeerFault, ProtocolFault, ask};
 pub use request::{RequestError, decode_request, refusal_reply, request_key};
 
 use crate::host::ToolClass;

@@ -2,4 +2,3 @@
 
 pub mod frames;
 pub mod protocol;
-

@@ -121,13 +121,6 @@ pub fn ask(socket: &Path, request: &Envelope, deadline_ms: u64) -> Result<Reply,
     }
 }
 
-/// Sends `request` and does not wait for an answer.
-pub fn tell(socket: &Path, request: &Envelope, deadline_ms: u64) -> Result<(), AskError> {
-    let body = body_of(request)?;
-    let stream = connect(socket, deadline_ms)?;
-    send(&stream, &body, deadline_ms)
-}
-
 /// The request's bytes. Too many are found before anybody is connected to.
 fn body_of(request: &Envelope) -> Result<Vec<u8>, AskError> {
     let body = serde_json::to_vec(request).map_err(|error| AskError::Io(error.into()))?;
