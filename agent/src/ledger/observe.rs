@@ -49,8 +49,8 @@ impl Tree {
                     launch.fold.connect_result(*thread, *attempt, *errno);
                 }
             }
-            ObservationKind::SyscallRefused { syscall, arguments, errno, path } => {
-                let call = RefusedCall { syscall: *syscall, arguments, errno: *errno, path };
+            ObservationKind::SyscallRefused { syscall, compat, arguments, errno, path } => {
+                let call = RefusedCall { syscall: *syscall, compat: *compat, arguments, errno: *errno, path };
                 self.refused(*process, mark, *time_ns, &call, around);
             }
         }
@@ -338,7 +338,8 @@ impl Tree {
         };
         let by = around.attribution.layer(&session, &context, *call);
         let mut what = in_words(call);
-        if i64::from(call.syscall) == libc::SYS_connect
+        if !call.compat
+            && i64::from(call.syscall) == libc::SYS_connect
             && let Some(peer) = launch.fold.connect_refused_by(process.pid, by.layer)
         {
             what = format!("connect to {peer}");

@@ -18,8 +18,10 @@ pub struct LaunchContext {
 /// A system call that was refused.
 #[derive(Clone, Copy, Debug)]
 pub struct RefusedCall<'a> {
-    /// Its number on the native ABI.
+    /// Its number.
     pub syscall: i32,
+    /// Whether that is a number of the 32-bit ABI.
+    pub compat: bool,
     /// Its arguments.
     pub arguments: &'a [u64; 6],
     /// Positive errno.
@@ -60,7 +62,10 @@ pub(super) const WHAT_BYTES: usize = 512;
 
 /// What was refused, in words.
 pub(super) fn in_words(call: &RefusedCall<'_>) -> String {
-    let verb = verb(i64::from(call.syscall), call.arguments);
+    let verb = match call.compat {
+        false => verb(i64::from(call.syscall), call.arguments),
+        true => format!("32-bit system call {}", call.syscall),
+    };
     let mut what =
         if call.path.bytes.is_empty() { verb } else { format!("{verb} {}", super::text::shown(&call.path.bytes)) };
     if call.path.truncated {
@@ -147,7 +152,7 @@ mod tests {
     fn refusals_read_as_what_was_tried() {
         let path = |p: &str| Bytes { bytes: p.into(), truncated: false };
         let said = |syscall: i64, arguments: [u64; 6], path: &Bytes| {
-            in_words(&RefusedCall { syscall: syscall as i32, arguments: &arguments, errno: 13, path })
+            in_words(&RefusedCall { syscall: syscall as i32, compat: false, arguments: &arguments, errno: 13, path })
         };
         let create = (libc::O_WRONLY | libc::O_CREAT) as u64;
         assert_eq!(said(libc::SYS_openat, [0, 0, create, 0, 0, 0], &path("/h/.bashrc")), "create or write /h/.bashrc");

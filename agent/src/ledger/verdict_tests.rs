@@ -383,7 +383,7 @@ fn only_a_refusal_by_the_fence_makes_the_verdict() {
                 shell,
                 launch,
                 Role::Launched,
-                ObservationKind::SyscallRefused { syscall, arguments, errno, path },
+                ObservationKind::SyscallRefused { syscall, compat: false, arguments, errno, path },
             );
         }
         scene.exit(shell, launch, 1);
