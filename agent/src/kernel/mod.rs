@@ -1,10 +1,32 @@
 //! The only door to the kernel programs: loading, maps, ring buffers, marks. Reached only from `probe/`.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+mod btf;
+mod call;
+mod load;
+mod maps;
+mod mark;
+mod mount;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use crate::probe::protocol::{Counters, Mark, Observation, ProgramState, Role};
+use bytemuck::Zeroable;
+use ringfence_common::limits::{MAP_ABI, SESSIONS};
+use ringfence_common::maps::{KindCounters, Session, State};
+use ringfence_common::mark::{IDENTITY_HOOK, IDENTITY_LAUNCHER};
+use sha2::{Digest, Sha256};
+
+use crate::probe::protocol::{Counters, ProgramState};
 use crate::process::ProcessId;
+use load::{Pins, SYS_EXIT};
+use maps::Maps;
+pub use mount::{Bpffs, ensure_bpffs, find_cgroup2};
+pub use ring::Rings;
+
+include!(concat!(env!("OUT_DIR"), "/object.rs"));
 
 /// What the loader needs to know.
 #[derive(Clone, Debug)]
@@ -53,127 +75,186 @@ pub enum KernelError {
     /// The process belongs to another user than the session.
     #[error("process {} does not belong to the owner of the session", .0.pid)]
     NotOwner(ProcessId),
+    /// The process is in another open session already; its number.
+    #[error("process {} is in session {} already", .0.pid, .1)]
+    OtherSession(ProcessId, u64),
     /// A bound was reached; its name.
     #[error("too many {0}")]
     Limit(&'static str),
 }
 
-/// The kernel programs: loaded, attached and pinned. Dropping it detaches nothing.
+/// The kernel programs: loaded, attached and pinned. Dropping it detaches nothing: marks and programs outlive the probe.
+/// Needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and Linux 6.1 with BTF. One at a time per pin directory.
 pub struct Kernel {
+    pins: Pins,
+    maps: Maps,
     programs: Vec<ProgramState>,
+    taken_over: bool,
+    tick_ns: u64,
 }
 
 impl Kernel {
-    /// Takes over pinned maps and links of the same map ABI, else loads afresh and pins.
+    /// Takes over pinned maps of the same [`MAP_ABI`], and pinned programs of the same object, else loads afresh and
+    /// pins. Pins of another version are removed.
     pub fn start(options: &Options) -> Result<Kernel, KernelError> {
-        let _ = options;
-        Err(KernelError::NoObject)
+        Self::start_with(options, false)
     }
 
-    /// What loaded, what did not and why.
+    fn start_with(options: &Options, mirror: bool) -> Result<Kernel, KernelError> {
+        let Options { pin_dir, cgroup, launchers, hooks, object } = options;
+        let object = match object {
+            Some(path) => {
+                std::fs::read(path).map_err(|e| KernelError::Object(path.display().to_string(), e.to_string()))?
+            }
+            None => OBJECT.ok_or(KernelError::NoObject)?.to_vec(),
+        };
+        if !mount::on_bpffs(pin_dir) {
+            return Err(KernelError::NotBpffs(pin_dir.clone()));
+        }
+        let digest: [u8; 32] = Sha256::digest(&object).into();
+        let pins = Pins::new(pin_dir);
+        let usable = Maps::open(&pins.maps(), &pins.rings()).and_then(|maps| maps.state());
+        let state = match usable {
+            Ok(state) if state.abi == MAP_ABI => Some(state),
+            _ => {
+                pins.remove()?;
+                None
+            }
+        };
+        pins.make()?;
+        let complete = pins.complete().filter(|_| state.is_some_and(|state| state.object == digest));
+        let taken_over = complete.is_some();
+        let programs = match complete {
+            Some(programs) => programs,
+            None => load::load(&object, &pins, cgroup, mirror)?,
+        };
+        let maps = Maps::open(&pins.maps(), &pins.rings())?;
+        let state =
+            State { abi: MAP_ABI, object: digest, ..state.unwrap_or(State { next_session: 1, ..State::zeroed() }) };
+        maps.state.set(&0, &state)?;
+        let mut kernel = Kernel { pins, maps, programs, taken_over, tick_ns: tick_ns() };
+        kernel.set_identities(launchers, hooks)?;
+        Ok(kernel)
+    }
+
+    /// What is attached, what is not and why; also the files that were to give a role.
     pub fn programs(&self) -> Vec<ProgramState> {
-        self.programs.clone()
+        let refusals = self.watching_refusals();
+        let current = |state: &ProgramState| match state.program.as_str() {
+            SYS_EXIT if refusals => ProgramState { attached: true, reason: None, ..state.clone() },
+            SYS_EXIT if state.attached => ProgramState { attached: false, ..state.clone() },
+            _ => state.clone(),
+        };
+        self.programs.iter().map(current).collect()
+    }
+
+    /// Whether maps and programs of an earlier probe were found and are used as they are.
+    pub fn taken_over(&self) -> bool {
+        self.taken_over
     }
 
     /// Makes a session for `uid`; its number is never 0 and never given twice while the maps live.
     pub fn open_session(&mut self, uid: u32) -> Result<u64, KernelError> {
-        let _ = uid;
-        Err(KernelError::NoObject)
+        self.maps.ensure_rings(uid)?;
+        let state = self.maps.state()?;
+        let session = state.next_session;
+        self.maps.state.set(&0, &State { next_session: session + 1, ..state })?;
+        self.maps.sessions.set(&session, &Session { uid, ..Session::zeroed() })?;
+        Ok(session)
     }
 
-    /// Forgets a session. What still lives keeps its mark, and is no longer reported.
+    /// Forgets a session and its counters. What still lives keeps its mark, and is no longer reported.
     pub fn close_session(&mut self, session: u64) -> Result<(), KernelError> {
-        Err(KernelError::UnknownSession(session))
+        if self.maps.sessions.remove(&session)? { Ok(()) } else { Err(KernelError::UnknownSession(session)) }
     }
 
     /// The open sessions of `uid`, read from the maps, so also those of an earlier probe.
     pub fn sessions(&self, uid: u32) -> Result<Vec<u64>, KernelError> {
-        let _ = uid;
-        Err(KernelError::NoObject)
+        let mut sessions = self.maps.sessions.keys(SESSIONS)?;
+        sessions.retain(|session| self.owner(*session) == Some(uid));
+        sessions.sort_unstable();
+        sessions.dedup();
+        Ok(sessions)
     }
 
     /// Who opened a session; `None` when it is not open.
     pub fn owner(&self, session: u64) -> Option<u32> {
-        let _ = session;
-        None
-    }
-
-    /// Marks every thread of `root` and of its descendants that belong to the session's owner; answers how many.
-    pub fn enrol(&mut self, session: u64, root: ProcessId, role: Role) -> Result<u32, KernelError> {
-        let _ = (session, root, role);
-        Err(KernelError::NoObject)
-    }
-
-    /// The mark of a process, `None` when it has none.
-    pub fn mark_of(&self, process: ProcessId) -> Result<Option<Mark>, KernelError> {
-        let _ = process;
-        Err(KernelError::NoObject)
+        self.maps.sessions.get(&session).ok().flatten().map(|session| session.uid)
     }
 
     /// What was counted for a session, all kinds together.
     pub fn counters(&self, session: u64) -> Result<Counters, KernelError> {
-        Err(KernelError::UnknownSession(session))
+        let found = self.maps.sessions.get(&session)?.ok_or(KernelError::UnknownSession(session))?;
+        let sum = |field: fn(&KindCounters) -> u64| found.counters.iter().map(field).sum();
+        Ok(Counters { attempted: sum(|k| k.attempted), reported: sum(|k| k.reported), lost: sum(|k| k.lost) })
+    }
+
+    /// Children of marked processes that the kernel had no memory to mark: what they do is not seen.
+    pub fn unmarked_children(&self, session: u64) -> Result<u64, KernelError> {
+        let found = self.maps.sessions.get(&session)?.ok_or(KernelError::UnknownSession(session))?;
+        Ok(found.unmarked_children)
     }
 
     /// Attaches or detaches the program that sees refused system calls and results of connects.
     /// Costs every process of the machine about 0.1 µs per system call while it is on.
     pub fn watch_refusals(&mut self, on: bool) -> Result<(), KernelError> {
-        let _ = on;
-        Err(KernelError::NoObject)
+        if on == self.watching_refusals() {
+            return Ok(());
+        }
+        let state = self.maps.state()?;
+        let link = self.pins.link(SYS_EXIT);
+        if on {
+            let refused = |e: String| KernelError::Refused(format!("attaching {SYS_EXIT}"), e);
+            let program = call::open_pin(&self.pins.program(SYS_EXIT)).map_err(|e| refused(e.to_string()))?;
+            load::attach_pinned(program.as_fd(), &link).map_err(refused)?;
+            // Attached first: an attempt that carries the number of this watch cannot miss its result.
+            let watch = state.watches.wrapping_add(1).max(1);
+            return self.maps.state.set(&0, &State { watch, watches: watch, ..state });
+        }
+        self.maps.state.set(&0, &State { watch: 0, ..state })?;
+        std::fs::remove_file(&link).map_err(|e| KernelError::Place(link, e))
     }
 
     /// Whether it is attached now.
     pub fn watching_refusals(&self) -> bool {
-        false
+        self.pins.link(SYS_EXIT).exists()
     }
 
-    /// The two ring buffers of `uid`, made on first use. One reader at a time.
+    /// The two ring buffers of `uid`, made on first use. One reader at a time; what an earlier one left is there.
     pub fn rings(&mut self, uid: u32) -> Result<Rings, KernelError> {
-        let _ = uid;
-        Err(KernelError::NoObject)
+        Ok(Rings::new(self.maps.rings(uid)?, self.tick_ns))
     }
 
     /// Detaches everything and removes the pins; sessions and marks are forgotten.
     pub fn unload(pin_dir: &Path) -> Result<(), KernelError> {
-        let _ = pin_dir;
-        Err(KernelError::NoObject)
+        Pins::new(pin_dir).remove()
+    }
+
+    /// Adds the files that give a role. Those of an earlier version stay valid while a session is open.
+    fn set_identities(&mut self, launchers: &[PathBuf], hooks: &[PathBuf]) -> Result<(), KernelError> {
+        let mut current = Vec::new();
+        for (paths, identity, role) in [(launchers, IDENTITY_LAUNCHER, "launched"), (hooks, IDENTITY_HOOK, "hook")] {
+            for path in paths {
+                let added = self.add_identity(path, identity);
+                let reason = added.as_ref().err().map(ToString::to_string);
+                let program = format!("role {role} by {}", path.display());
+                self.programs.push(ProgramState { program, attached: added.is_ok(), reason });
+                current.extend(added.ok());
+            }
+        }
+        if self.maps.sessions.keys(1)?.is_empty() {
+            for key in self.maps.identities.keys(ringfence_common::limits::IDENTITIES)? {
+                if !current.contains(&key) {
+                    self.maps.identities.remove(&key)?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
-/// One user's two ring buffers: refusals, and everything else.
-pub struct Rings {
-    refusals: OwnedFd,
-    rest: OwnedFd,
-}
-
-impl Rings {
-    /// What to poll for readability (level-triggered).
-    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
-        [self.refusals.as_fd(), self.rest.as_fd()]
-    }
-
-    /// Hands over at most `max` observations, refusals first; answers how many there were.
-    pub fn drain(&mut self, max: usize, sink: &mut dyn FnMut(Observation)) -> usize {
-        let _ = (max, sink);
-        0
-    }
-}
-
-/// What [`ensure_bpffs`] found or did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bpffs {
-    /// The directory is on a bpffs already.
-    Present,
-    /// A bpffs was mounted here; whoever asked for it unmounts it.
-    Mounted(PathBuf),
-}
-
-/// Makes sure that `pin_dir` is on a bpffs: mounts one on it when it is not.
-pub fn ensure_bpffs(pin_dir: &Path) -> Result<Bpffs, KernelError> {
-    Err(KernelError::NotBpffs(pin_dir.to_owned()))
-}
-
-/// The first cgroup v2 mount of this mount namespace, by `/proc/self/mountinfo`.
-pub fn find_cgroup2() -> Option<PathBuf> {
-    None
+/// Nanoseconds per clock tick, the unit of a process's start time.
+fn tick_ns() -> u64 {
+    let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
+    1_000_000_000 / per_second.max(1) as u64
 }

@@ -1,0 +1,221 @@
+//! What the tests watch: this test binary, started again as an ordinary user, doing one thing when told to.
+
+use std::ffi::CString;
+use std::io::{BufRead, Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Barrier};
+
+use crate::process::{self, ProcessId};
+
+/// Names the thing to do; the test harness leaves no other way to hand it over.
+const ACT: &str = "RINGFENCE_KERNEL_TEST_ACT";
+
+/// A started actor, waiting for its word.
+pub struct Actor {
+    child: Child,
+    output: std::io::BufReader<ChildStdout>,
+}
+
+impl Actor {
+    /// Starts `program`, a copy of this test binary, as `uid`, to do `act`. It returns once the actor is ready.
+    pub fn start(program: &Path, uid: u32, act: &[&str]) -> Actor {
+        let mut child = command(program, act)
+            .uid(uid)
+            .gid(uid)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the actor starts");
+        let output = std::io::BufReader::new(child.stdout.take().expect("piped"));
+        let mut actor = Actor { child, output };
+        actor.wait_for("ready");
+        actor
+    }
+
+    /// Reads lines (the harness prints too) until one begins with `word`; gives the rest of it.
+    pub fn wait_for(&mut self, word: &str) -> String {
+        for line in self.output.by_ref().lines() {
+            let line = line.expect("output is text");
+            if let Some(at) = line.find(&format!("@{word}")) {
+                return line[at + 1 + word.len()..].trim().to_owned();
+            }
+        }
+        panic!("the actor ended before it said {word}");
+    }
+
+    /// Who it is.
+    pub fn id(&self) -> ProcessId {
+        process::stat(self.child.id()).expect("it lives").id
+    }
+
+    /// Tells it to act.
+    pub fn go(&mut self) {
+        self.child.stdin.as_mut().expect("piped").write_all(b"go\n").expect("it listens");
+    }
+
+    /// Waits for its end.
+    pub fn end(&mut self) -> std::process::ExitStatus {
+        let mut rest = Vec::new();
+        let _ = self.output.read_to_end(&mut rest);
+        self.child.wait().expect("it ends")
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How this test binary is started to do `act`.
+pub fn command(program: &Path, act: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(["kernel::tests::actor::act", "--exact", "--nocapture"]).env(ACT, act.join(" "));
+    command
+}
+
+fn say(word: &str) {
+    let mut out = std::io::stdout();
+    out.write_all(format!("\n@{word}\n").as_bytes()).expect("somebody reads");
+    out.flush().expect("somebody reads");
+}
+
+/// Not a test: what a started actor runs. In the ordinary run it has nothing to do.
+#[test]
+fn act() {
+    let Ok(act) = std::env::var(ACT) else { return };
+    say("ready");
+    let words: Vec<&str> = act.split(' ').collect();
+    let wait = || {
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).expect("the test speaks");
+    };
+    match words[..] {
+        ["threads", port] => threads(port.parse().unwrap(), wait),
+        ["daemon", port] => {
+            wait();
+            daemon(port.parse().unwrap());
+        }
+        ["connect", v4, v6, closed, path, name] => {
+            wait();
+            connect([v4, v6, closed].map(|port| port.parse().unwrap()), path, name);
+        }
+        ["flood", port, count] => {
+            wait();
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            for _ in 0..count.parse::<u32>().unwrap() {
+                let _ = socket.send_to(b"x", ("127.0.0.1", port.parse().unwrap()));
+            }
+        }
+        ["open", ref paths @ ..] => {
+            wait();
+            for path in paths {
+                let _ = std::fs::File::open(path);
+            }
+        }
+        ["exec", program, ref arguments @ ..] => {
+            wait();
+            panic!("{}", Command::new(program).args(arguments).env_remove(ACT).exec());
+        }
+        ["memfd"] => {
+            wait();
+            memfd();
+        }
+        // The program that is started acts by itself; the first word after it is its act.
+        ["become", program, ref then @ ..] => {
+            wait();
+            panic!("{}", command(Path::new(program), then).stdin(Stdio::null()).exec());
+        }
+        ["spawn", program, ref then @ ..] => {
+            wait();
+            let status = command(Path::new(program), then).stdin(Stdio::null()).status().unwrap();
+            assert!(status.success());
+        }
+        ["exit", code] => {
+            wait();
+            // A second thread that is still running must not make a second event.
+            std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(60)));
+            std::process::exit(code.parse().unwrap());
+        }
+        ["sleep"] => wait(),
+        _ => panic!("no such act: {act}"),
+    }
+}
+
+/// Forks; the child does `work` and ends without running anything of the harness.
+fn fork(work: impl FnOnce()) -> i32 {
+    // SAFETY: the child only makes system calls and exits.
+    match unsafe { libc::fork() } {
+        0 => {
+            work();
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(0) }
+        }
+        pid => pid,
+    }
+}
+
+fn wait_for_child(pid: i32) {
+    // SAFETY: a null status is allowed.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+}
+
+fn threads(port: u16, wait: impl Fn()) {
+    let barrier = Arc::new(Barrier::new(9));
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let barrier = barrier.clone();
+            std::thread::spawn(move || {
+                barrier.wait();
+                barrier.wait();
+                let child = fork(|| drop(TcpStream::connect(("127.0.0.1", port))));
+                wait_for_child(child);
+                let _ = TcpStream::connect(("127.0.0.1", port));
+            })
+        })
+        .collect();
+    barrier.wait();
+    say("threads");
+    wait();
+    barrier.wait();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+fn daemon(port: u16) {
+    let child = fork(|| {
+        nix::unistd::setsid().unwrap();
+        fork(|| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            let _ = TcpStream::connect(("127.0.0.1", port));
+        });
+    });
+    wait_for_child(child);
+}
+
+fn connect([v4, v6, closed]: [u16; 3], path: &str, name: &str) {
+    let _ = TcpStream::connect(("127.0.0.1", v4));
+    let _ = TcpStream::connect(("::1", v6));
+    let _ = TcpStream::connect(("127.0.0.1", closed));
+    let _ = UnixStream::connect(path);
+    let _ = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap());
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let _ = udp.send_to(b"x", ("127.0.0.1", v4));
+    // No address: neither a connect nor a result of one.
+    let _ = UnixDatagram::unbound().unwrap().send(b"x");
+}
+
+fn memfd() {
+    let name = CString::new("hidden").unwrap();
+    // SAFETY: the name is a C string; the answer is checked.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    assert!(fd >= 0);
+    std::fs::write(format!("/proc/self/fd/{fd}"), std::fs::read("/bin/true").unwrap()).unwrap();
+    panic!("{}", Command::new(format!("/proc/self/fd/{fd}")).env_remove(ACT).exec());
+}

@@ -1,0 +1,52 @@
+//! Which fields of the kernel's own structs the programs read: one table for both sides.
+//!
+//! The compiler of the kernel programs emits no relocations for them. So each is a read-only global of the object,
+//! named here, and the loader fills it with the byte offset that the running kernel's BTF gives.
+
+/// Calls `$with! { NAME: "struct", "member.path"; … }` with the whole table.
+#[macro_export]
+macro_rules! kernel_fields {
+    ($with:ident) => {
+        $with! {
+            OFF_TASK_PID: "task_struct", "pid";
+            OFF_TASK_TGID: "task_struct", "tgid";
+            OFF_TASK_GROUP_LEADER: "task_struct", "group_leader";
+            OFF_TASK_REAL_PARENT: "task_struct", "real_parent";
+            OFF_TASK_START_BOOTTIME: "task_struct", "start_boottime";
+            OFF_TASK_EXIT_CODE: "task_struct", "exit_code";
+            OFF_TASK_SIGNAL: "task_struct", "signal";
+            OFF_TASK_MM: "task_struct", "mm";
+            OFF_TASK_FILES: "task_struct", "files";
+            OFF_TASK_REAL_CRED: "task_struct", "real_cred";
+            OFF_CRED_UID: "cred", "uid";
+            OFF_SIGNAL_LIVE: "signal_struct", "live";
+            OFF_SIGNAL_FLAGS: "signal_struct", "flags";
+            OFF_SIGNAL_GROUP_EXIT_CODE: "signal_struct", "group_exit_code";
+            OFF_MM_ARG_START: "mm_struct", "arg_start";
+            OFF_MM_ARG_END: "mm_struct", "arg_end";
+            OFF_MM_EXE_FILE: "mm_struct", "exe_file";
+            OFF_FILES_FDT: "files_struct", "fdt";
+            OFF_FDTABLE_FD: "fdtable", "fd";
+            OFF_FDTABLE_MAX_FDS: "fdtable", "max_fds";
+            OFF_FILE_PATH_MNT: "file", "f_path.mnt";
+            OFF_FILE_PATH_DENTRY: "file", "f_path.dentry";
+            OFF_FILE_INODE: "file", "f_inode";
+            OFF_INODE_INO: "inode", "i_ino";
+            OFF_INODE_NLINK: "inode", "i_nlink";
+            OFF_INODE_GENERATION: "inode", "i_generation";
+            OFF_INODE_SB: "inode", "i_sb";
+            OFF_SUPER_BLOCK_DEV: "super_block", "s_dev";
+            OFF_DENTRY_NAME: "dentry", "d_name.name";
+            OFF_DENTRY_PARENT: "dentry", "d_parent";
+            OFF_VFSMOUNT_ROOT: "vfsmount", "mnt_root";
+            OFF_MOUNT_MNT: "mount", "mnt";
+            OFF_MOUNT_PARENT: "mount", "mnt_parent";
+            OFF_MOUNT_MOUNTPOINT: "mount", "mnt_mountpoint";
+            OFF_BPRM_FILENAME: "linux_binprm", "filename";
+            OFF_SOCK_ADDR_SK: "bpf_sock_addr_kern", "sk";
+            OFF_SOCK_ADDR_UADDR: "bpf_sock_addr_kern", "uaddr";
+            OFF_SOCK_ADDR_UADDRLEN: "bpf_sock_addr_kern", "uaddrlen";
+            OFF_SOCK_TYPE: "sock", "sk_type";
+        }
+    };
+}

@@ -1,0 +1,159 @@
+//! Reading the kernel's structs: the only place with pointer arithmetic.
+//!
+//! Each field's offset is a read-only global that the loader fills for the running kernel. `.rodata` is frozen, so
+//! the verifier takes an offset for a constant.
+
+use core::ffi::c_void;
+
+use aya_ebpf::bindings::task_struct;
+use aya_ebpf::helpers::{bpf_probe_read_kernel, generated};
+
+macro_rules! globals {
+    ($($name:ident: $struct:literal, $member:literal;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub static $name: u64 = 0;
+        )*
+    };
+}
+
+ringfence_common::kernel_fields!(globals);
+ringfence_common::syscall_fields!(globals);
+
+/// Whether cgroup programs must use the mirror, since this kernel gives them no task storage. Set by the loader.
+#[unsafe(no_mangle)]
+pub static USE_MIRROR: u64 = 0;
+
+/// A value that the loader may have set.
+#[inline(always)]
+pub fn global(value: &'static u64) -> u64 {
+    // SAFETY: a reference is valid to read. Volatile, since the compiler would otherwise take the 0 of this source.
+    unsafe { core::ptr::read_volatile(value) }
+}
+
+/// The address of a field.
+#[inline(always)]
+pub fn at(base: *const c_void, field: &'static u64) -> *const c_void {
+    base.wrapping_byte_add(global(field) as usize)
+}
+
+/// The address of the struct that has `inner` as this field.
+#[inline(always)]
+pub fn around(inner: *const c_void, field: &'static u64) -> *const c_void {
+    inner.wrapping_byte_sub(global(field) as usize)
+}
+
+/// A copy of a field; zero when the address cannot be read.
+#[inline(always)]
+pub fn read<T: Copy + Default>(base: *const c_void, field: &'static u64) -> T {
+    // SAFETY: the helper checks the address and T is an integer: any bytes are a value.
+    unsafe { bpf_probe_read_kernel(at(base, field).cast::<T>()) }.unwrap_or_default()
+}
+
+/// A pointer field; null when the address cannot be read.
+#[inline(always)]
+pub fn pointer(base: *const c_void, field: &'static u64) -> *const c_void {
+    read::<usize>(base, field) as *const c_void
+}
+
+/// A pointer to an element of an array of pointers; null when it cannot be read.
+#[inline(always)]
+pub fn element(array: *const c_void, index: u32) -> *const c_void {
+    let address = array.wrapping_byte_add(index as usize * size_of::<usize>());
+    // SAFETY: the helper checks the address.
+    unsafe { bpf_probe_read_kernel(address.cast::<usize>()) }.unwrap_or_default() as *const c_void
+}
+
+/// A task that another one points to, as the verifier's own task pointer, which task storage wants.
+///
+/// # Safety
+/// `task` must be a task pointer that the verifier knows as one: it turns the load into one with a fault handler.
+#[inline(always)]
+pub unsafe fn task_field(task: *mut task_struct, field: &'static u64) -> *mut task_struct {
+    // SAFETY: the caller's promise; a bad pointer reads as null.
+    unsafe { *(at(task.cast(), field).cast::<*mut task_struct>()) }
+}
+
+/// The running task.
+#[inline(always)]
+pub fn current() -> *mut task_struct {
+    // SAFETY: the helper has no preconditions.
+    unsafe { generated::bpf_get_current_task_btf() }
+}
+
+/// Copies a kernel string with its NUL to `to`; answers how many bytes, 0 on error.
+///
+/// # Safety
+/// `to` must have room for `room` bytes.
+#[inline(always)]
+pub unsafe fn kernel_string(to: *mut u8, room: u32, from: *const c_void) -> usize {
+    // SAFETY: the caller's promise for `to`; the helper checks `from`.
+    let read = unsafe { generated::bpf_probe_read_kernel_str(to.cast(), room, from) };
+    if read < 0 { 0 } else { read as usize }
+}
+
+/// Copies kernel memory; answers whether it could.
+///
+/// # Safety
+/// `to` must have room for `len` bytes.
+#[inline(always)]
+pub unsafe fn kernel_bytes(to: *mut u8, len: u32, from: *const c_void) -> bool {
+    // SAFETY: the caller's promise for `to`; the helper checks `from`.
+    unsafe { generated::bpf_probe_read_kernel(to.cast(), len, from) == 0 }
+}
+
+/// Copies memory of the current process; answers whether it could.
+///
+/// # Safety
+/// `to` must have room for `len` bytes.
+#[inline(always)]
+pub unsafe fn user_bytes(to: *mut u8, len: u32, from: u64) -> bool {
+    // SAFETY: the caller's promise for `to`; the helper checks `from`.
+    unsafe { generated::bpf_probe_read_user(to.cast(), len, from as *const c_void) == 0 }
+}
+
+/// Copies a string of the current process with its NUL; answers how many bytes, 0 on error.
+///
+/// # Safety
+/// `to` must have room for `room` bytes.
+#[inline(always)]
+pub unsafe fn user_string(to: *mut u8, room: u32, from: u64) -> usize {
+    // SAFETY: the caller's promise for `to`; the helper checks `from`.
+    let read = unsafe { generated::bpf_probe_read_user_str(to.cast(), room, from as *const c_void) };
+    if read < 0 { 0 } else { read as usize }
+}
+
+/// Nanoseconds of CLOCK_BOOTTIME.
+#[inline(always)]
+pub fn now() -> u64 {
+    // SAFETY: the helper has no preconditions.
+    unsafe { generated::bpf_ktime_get_boot_ns() }
+}
+
+/// Adds atomically. (The compiler offers this target no atomics; the kernel has them, with results since 5.12.)
+///
+/// # Safety
+/// `to` must be a valid, aligned pointer into a map value.
+#[inline(always)]
+pub unsafe fn add(to: *mut u64, value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { core::arch::asm!("lock *(u64 *)({to} + 0) += {value}", to = in(reg) to, value = in(reg) value) };
+}
+
+/// Adds atomically; answers what was there before.
+///
+/// # Safety
+/// `to` must be a valid, aligned pointer into a map value.
+#[inline(always)]
+pub unsafe fn fetch_add(to: *mut u64, value: u64) -> u64 {
+    let mut before = value;
+    // SAFETY: the caller's promise.
+    unsafe {
+        core::arch::asm!(
+            "{value} = atomic_fetch_add((u64 *)({to} + 0), {value})",
+            to = in(reg) to,
+            value = inout(reg) before,
+        );
+    }
+    before
+}

@@ -1,0 +1,71 @@
+//! Files: how the kernel keys them, and their path along dentries and mounts.
+
+use core::ffi::c_void;
+
+use ringfence_common::limits::{COMPONENT_BYTES, EXEC_DATA_BYTES, PATH_BYTES, PATH_DEPTH};
+use ringfence_common::maps::FileKey;
+use ringfence_common::record::{EXEC_PATH_CUT, EXEC_PATH_DETACHED};
+
+use crate::fields::*;
+
+/// The executable that a task has mapped; null for a kernel thread.
+#[inline(always)]
+pub fn executable(task: *const c_void) -> *const c_void {
+    let mm = pointer(task, &OFF_TASK_MM);
+    if mm.is_null() { mm } else { pointer(mm, &OFF_MM_EXE_FILE) }
+}
+
+/// How the kernel keys a file.
+#[inline(always)]
+pub fn key(file: *const c_void) -> FileKey {
+    let inode = pointer(file, &OFF_FILE_INODE);
+    let super_block = pointer(inode, &OFF_INODE_SB);
+    FileKey {
+        device: read(super_block, &OFF_SUPER_BLOCK_DEV),
+        generation: read(inode, &OFF_INODE_GENERATION),
+        inode: read(inode, &OFF_INODE_INO),
+    }
+}
+
+/// Whether no name leads to the file.
+#[inline(always)]
+pub fn is_anonymous(file: *const c_void) -> bool {
+    read::<u32>(pointer(file, &OFF_FILE_INODE), &OFF_INODE_NLINK) == 0
+}
+
+/// Writes the components of a file's path behind `data[begin..]`, leaf first, each with its NUL.
+/// Answers their length and `EXEC_PATH_*`.
+///
+/// # Safety
+/// `data` must have [`EXEC_DATA_BYTES`] twice.
+#[inline(always)]
+pub unsafe fn path(file: *const c_void, data: *mut u8, begin: usize) -> (usize, u32) {
+    let mut dentry = pointer(file, &OFF_FILE_PATH_DENTRY);
+    let mut mount = around(pointer(file, &OFF_FILE_PATH_MNT), &OFF_MOUNT_MNT);
+    let mut len = 0usize;
+    for _ in 0..PATH_DEPTH {
+        let root = pointer(at(mount, &OFF_MOUNT_MNT), &OFF_VFSMOUNT_ROOT);
+        if dentry == root {
+            let parent = pointer(mount, &OFF_MOUNT_PARENT);
+            if parent == mount || parent.is_null() {
+                return (len, 0);
+            }
+            dentry = pointer(mount, &OFF_MOUNT_MOUNTPOINT);
+            mount = parent;
+            continue;
+        }
+        if len > PATH_BYTES - COMPONENT_BYTES {
+            break;
+        }
+        let to = data.wrapping_add((begin + len) & (EXEC_DATA_BYTES - 1));
+        // SAFETY: the offset is below EXEC_DATA_BYTES and as much again follows.
+        let read = unsafe { kernel_string(to, COMPONENT_BYTES as u32, pointer(dentry, &OFF_DENTRY_NAME)) };
+        len += read & (2 * COMPONENT_BYTES - 1);
+        let parent = pointer(dentry, &OFF_DENTRY_PARENT);
+        if parent == dentry || parent.is_null() {
+            return (len, EXEC_PATH_DETACHED);
+        }
+        dentry = parent;
+    }
+    (len, EXEC_PATH_CUT)
+}

@@ -1,0 +1,119 @@
+//! The maps. All are pinned by name; their layouts are [`ringfence_common::limits::MAP_ABI`].
+
+use core::ffi::c_void;
+
+use aya_ebpf::bindings::bpf_map_type::BPF_MAP_TYPE_TASK_STORAGE;
+use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, task_struct};
+use aya_ebpf::btf_maps::{Array, HashMap, HashOfMaps, PerCpuArray, RingBuf};
+use aya_ebpf::helpers::generated::bpf_task_storage_get;
+use aya_ebpf::macros::btf_map;
+use ringfence_common::limits::{
+    IDENTITIES as IDENTITY_COUNT, REFUSAL_RING_BYTES, RING_BYTES, SESSIONS as SESSION_COUNT, USERS,
+};
+use ringfence_common::maps::{Attempt, FileKey, Mirrored, Request, Session, State, TaskState};
+use ringfence_common::record::{ExecScratch, RefusedScratch};
+
+/// What outlives the probe.
+#[btf_map]
+pub static STATE: Array<State, 1> = Array::new();
+
+/// How many launches there have been. Only the kernel writes it.
+#[btf_map]
+pub static LAUNCHES: Array<u64, 1> = Array::new();
+
+/// The marks.
+#[btf_map]
+pub static MARKS: TaskStorage<TaskState> = TaskStorage::new();
+
+/// Open sessions.
+#[btf_map]
+pub static SESSIONS: HashMap<u64, Session, SESSION_COUNT> = HashMap::new();
+
+/// Files whose exec gives a role.
+#[btf_map]
+pub static IDENTITIES: HashMap<FileKey, u32, IDENTITY_COUNT> = HashMap::new();
+
+/// By uid: refusals.
+#[btf_map]
+pub static REFUSALS: HashOfMaps<u32, RefusalRing, USERS> = HashOfMaps::new();
+
+/// By uid: everything else.
+#[btf_map]
+pub static EVENTS: HashOfMaps<u32, EventRing, USERS> = HashOfMaps::new();
+
+/// What the iterators are asked.
+#[btf_map]
+pub static REQUEST: Array<Request, 1> = Array::new();
+
+/// Thread-group id to mark, where cgroup programs have no task storage. As large as pid_max, so it cannot fill.
+#[btf_map]
+pub static MIRROR: HashMap<u32, Mirrored, 1, NO_PREALLOC> = HashMap::new();
+
+/// Thread id to its running connect, in the same case.
+#[btf_map]
+pub static ATTEMPTS: HashMap<u32, Attempt, 1, NO_PREALLOC> = HashMap::new();
+
+/// Where exec records are put together.
+#[btf_map]
+pub static EXEC_SCRATCH: PerCpuArray<Busy<ExecScratch>, 1> = PerCpuArray::new();
+
+/// Where refusal records are put together.
+#[btf_map]
+pub static REFUSED_SCRATCH: PerCpuArray<Busy<RefusedScratch>, 1> = PerCpuArray::new();
+
+/// Ring buffer for refusals.
+pub type RefusalRing = RingBuf<u64, { REFUSAL_RING_BYTES as usize }>;
+/// Ring buffer for everything else.
+pub type EventRing = RingBuf<u64, { RING_BYTES as usize }>;
+
+const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
+
+/// A scratch buffer and whether somebody is using it: a kernel that lets programs be preempted could otherwise run two
+/// of them on one buffer.
+#[repr(C)]
+pub struct Busy<T> {
+    /// 1 while in use.
+    pub busy: u64,
+    /// The buffer.
+    pub value: T,
+}
+
+/// Task storage, which the library does not know yet.
+#[repr(C)]
+pub struct TaskStorage<T> {
+    r#type: *const [i32; BPF_MAP_TYPE_TASK_STORAGE as usize],
+    key: *const i32,
+    value: *const T,
+    max_entries: *const [i32; 0],
+    map_flags: *const [i32; NO_PREALLOC],
+}
+
+// SAFETY: the fields are placeholders for the loader and are never read.
+unsafe impl<T> Sync for TaskStorage<T> {}
+
+impl<T> TaskStorage<T> {
+    const fn new() -> Self {
+        use core::ptr::null;
+        Self { r#type: null(), key: null(), value: null(), max_entries: null(), map_flags: null() }
+    }
+
+    #[inline(always)]
+    fn map(&self) -> *mut c_void {
+        core::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// The value of a task; null when it has none.
+    #[inline(always)]
+    pub fn get(&self, task: *mut task_struct) -> *mut T {
+        // SAFETY: the verifier checks that `task` is a task.
+        unsafe { bpf_task_storage_get(self.map(), task, core::ptr::null_mut(), 0).cast() }
+    }
+
+    /// The value of a task, made from `value` when it has none; null when that is not possible.
+    #[inline(always)]
+    pub fn get_or_insert(&self, task: *mut task_struct, value: &mut T) -> *mut T {
+        const CREATE: u64 = 1;
+        // SAFETY: the verifier checks that `task` is a task, and `value` is a value of this map.
+        unsafe { bpf_task_storage_get(self.map(), task, core::ptr::from_mut(value).cast(), CREATE).cast() }
+    }
+}
