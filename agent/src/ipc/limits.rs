@@ -12,3 +12,5 @@ pub const PATH_BYTES: usize = 4096;
 pub const REPLY_BYTES: usize = 16 << 10;
 /// Most values (array elements, object members) in one JSON document.
 pub const JSON_VALUES: usize = 100_000;
+/// Largest plan file, in bytes.
+pub const PLAN_BYTES: usize = 256 << 10;
