@@ -44,7 +44,7 @@ pub enum FrameError {
 }
 
 impl FrameError {
-    fn from_io(error: io::Error) -> FrameError {
+    pub(super) fn from_io(error: io::Error) -> FrameError {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut, WouldBlock};
         match error.kind() {
             // A socket with SO_RCVTIMEO or SO_SNDTIMEO answers EAGAIN when the time is over.

@@ -1,5 +1,7 @@
 //! The sockets: frames, peers, the hook's data plane and the person's control plane.
 
+#[cfg(feature = "service")]
+pub mod descriptors;
 pub mod frame;
 pub mod hook;
 pub mod json;

@@ -218,6 +218,15 @@ pub fn lives(pidfd: BorrowedFd<'_>) -> bool {
     }
 }
 
+/// A descriptor whose readability can be awaited: a pidfd is readable once its process has ended.
+/// Call it inside a tokio runtime.
+#[cfg(feature = "service")]
+pub fn awaitable(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is the same, and open, for as long as the `OwnedFd` lives, which the `AsyncFd` owns.
+    let registered = unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) };
+    registered.map_err(io::Error::from)
+}
+
 /// Sends a signal to the process behind a pidfd: never to another one that has its pid by now. Linux 5.1.
 pub fn signal(pidfd: BorrowedFd<'_>, signal: nix::sys::signal::Signal) -> Result<(), PeerError> {
     let none = std::ptr::null::<libc::siginfo_t>();

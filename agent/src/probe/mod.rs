@@ -1,4 +1,10 @@
 //! The privileged side, seen from outside: what it is asked, what it answers, and the client that asks.
 
+pub mod backend;
+pub mod client;
 pub mod frames;
+pub mod plans;
+pub mod privileges;
 pub mod protocol;
+pub mod server;
+mod stream;

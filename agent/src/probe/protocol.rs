@@ -230,7 +230,8 @@ pub enum Request {
         /// The session.
         session: u64,
     },
-    /// From here on this connection carries only [`Response::Observations`]. One stream per uid at a time.
+    /// Answered with [`Response::Done`]; from then on this connection carries only [`Response::Observations`], and
+    /// anything that the subscriber says ends it. One stream per uid at a time.
     Stream,
 }
 
