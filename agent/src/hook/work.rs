@@ -1,6 +1,7 @@
 //! One hook call: read, decode, ask, answer. Nothing of the input outlives it.
 #![forbid(unsafe_code)]
 
+use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,6 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::Value;
-use uuid::Uuid;
 
 use super::arguments::Invocation;
 use super::trial::Trial;
@@ -185,11 +185,15 @@ fn drop_output(payload: &mut Value) -> bool {
 /// Where to send a request, and the request.
 fn request(call: &Call<'_>, kind: RequestKind, payload: Value) -> Result<(PathBuf, Envelope), Absence> {
     let places = call.places.as_ref().map_err(|_| Absence::Places)?;
-    let mut nonce = [0; 16];
-    getrandom::fill(&mut nonce).map_err(|_| Absence::Random)?;
+    // Straight from the kernel: the crates for it look the call up at run time, which a static program cannot, and then
+    // keep the device open.
+    let mut random = [0; 26];
+    File::open("/dev/urandom").and_then(|mut device| device.read_exact(&mut random)).map_err(|_| Absence::Random)?;
+    let (nonce, id) = random.split_first_chunk::<16>().ok_or(Absence::Random)?;
+    let id = id.try_into().map_err(|_| Absence::Random)?;
     let envelope = Envelope {
         protocol_version: PROTOCOL_VERSION,
-        request_id: Uuid::now_v7().to_string(),
+        request_id: uuid::Builder::from_unix_timestamp_millis(realtime_ms(), id).into_uuid().to_string(),
         request_kind: kind,
         adapter: ADAPTER.to_owned(),
         adapter_version: env!("CARGO_PKG_VERSION").to_owned(),
