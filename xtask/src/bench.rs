@@ -54,6 +54,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         bail!("there is no bench {unknown} (there are: {})", known.join(", "));
     }
     setup::ensure(&[Need::Build, Need::Test])?;
+    crate::build_ebpf::run_if_possible();
     let room = tempfile::Builder::new().prefix("ringfence-bench-").tempdir_in(ringfence_tests::stage::ROOMS)?;
     std::fs::set_permissions(room.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     build_into(room.path(), Build { release: true, overrides: true })?;

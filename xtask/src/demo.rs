@@ -45,7 +45,8 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
         setup::ensure(&[Need::Build])?;
     }
     let room = tempfile::Builder::new().prefix("ringfence-demo-").tempdir_in(ringfence_tests::stage::ROOMS)?;
-    say("building the five programs");
+    say("building the kernel programs and the five programs");
+    crate::build_ebpf::run_if_possible();
     build_into(room.path(), Build { release: false, overrides: true })?;
     let host = host::HostProgram::find(options.host, room.path())?;
     say(&format!("the session is run by {}", host.describe()));

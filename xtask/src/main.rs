@@ -3,6 +3,7 @@
 
 mod bench;
 mod build;
+mod build_ebpf;
 mod check;
 mod demo;
 mod setup;
@@ -26,6 +27,12 @@ enum Verb {
     Setup(setup::Options),
     /// Build the five programs as they are installed: release, hook and launcher static
     Build,
+    /// Build the kernel programs, with whichever compiler here fits; the agent's next build embeds them
+    BuildEbpf {
+        /// Put log lines into the programs, for debugging them
+        #[arg(long)]
+        log: bool,
+    },
     /// Run one session of a real coding agent behind the fence, and print what the ledger says of it
     Demo(demo::Options),
     /// Run all tests, or the suites named
@@ -42,6 +49,9 @@ fn main() -> ExitCode {
         Verb::Setup(options) => setup::run(&options),
         Verb::Bench(options) => bench::run(&options),
         Verb::Build => build::run(),
+        Verb::BuildEbpf { log } => {
+            if log { build_ebpf::build(true) } else { build_ebpf::run() }.map(|object| println!("{}", object.display()))
+        }
         Verb::Demo(options) => return finish(demo::run(&options)),
         Verb::Test(options) => return finish(test::run(&options)),
         Verb::Check => check::run(),

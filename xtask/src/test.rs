@@ -47,6 +47,7 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
     if !options.no_setup {
         setup::ensure(&needs)?;
     }
+    crate::build_ebpf::run_if_possible();
     let run = std::process::id().to_string();
     let room = tempfile::Builder::new().prefix(&format!("ringfence-run-{run}-")).tempdir_in(stage::ROOMS)?;
     open_to_others(room.path())?;
