@@ -191,7 +191,7 @@ impl Fold {
         self.counts.connections += 1;
         let connected = Connected { first_ns: time_ns, last_ns: time_ns, connection };
         if refused {
-            let what = format!("connect to {}", connected.connection.peer);
+            let what = format!("connect {}", connected.connection.peer);
             self.merge(connected);
             self.refused(process.pid, 1, what, Attributed { layer: Layer::Cgroup, inferred: false, rule: None });
             return;

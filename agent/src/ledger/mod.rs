@@ -8,8 +8,9 @@ pub mod join;
 mod line;
 mod observe;
 pub mod refusal;
+pub mod report;
 #[cfg(test)]
-mod scene;
+pub(crate) mod scene;
 mod text;
 mod told;
 mod tree;

@@ -342,7 +342,7 @@ impl Tree {
             && i64::from(call.syscall) == libc::SYS_connect
             && let Some(peer) = launch.fold.connect_refused_by(process.pid, by.layer)
         {
-            what = format!("connect to {peer}");
+            what = format!("connect {peer}");
         }
         launch.fold.refused(process.pid, call.errno, what, by);
         self.touch_launch(key);

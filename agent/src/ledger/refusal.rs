@@ -1,6 +1,8 @@
 //! Refused system calls in words, and whom the ledger asks which layer refused.
 #![forbid(unsafe_code)]
 
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
 use super::entry::Layer;
 use crate::probe::protocol::Bytes;
 
@@ -66,12 +68,43 @@ pub(super) fn in_words(call: &RefusedCall<'_>) -> String {
         false => verb(i64::from(call.syscall), call.arguments),
         true => format!("32-bit system call {}", call.syscall),
     };
+    if !call.compat && takes_address(i64::from(call.syscall)) {
+        let said = address(&call.path.bytes).map(|address| format!("{verb} {address}"));
+        return super::text::cut(said.unwrap_or(verb), WHAT_BYTES);
+    }
     let mut what =
         if call.path.bytes.is_empty() { verb } else { format!("{verb} {}", super::text::shown(&call.path.bytes)) };
     if call.path.truncated {
         what.push('…');
     }
     super::text::cut(what, WHAT_BYTES)
+}
+
+/// Calls whose "path" is the socket address that the caller gave.
+fn takes_address(syscall: i64) -> bool {
+    matches!(syscall, libc::SYS_connect | libc::SYS_bind | libc::SYS_sendto)
+}
+
+/// A socket address in words, from the bytes of a `sockaddr`.
+fn address(bytes: &[u8]) -> Option<String> {
+    let (family, rest) = bytes.split_first_chunk::<2>()?;
+    let port = || rest.first_chunk::<2>().map(|port| u16::from_be_bytes(*port));
+    match i32::from(u16::from_ne_bytes(*family)) {
+        libc::AF_INET => {
+            let address: [u8; 4] = rest.get(2..6)?.try_into().ok()?;
+            Some(SocketAddr::from((Ipv4Addr::from(address), port()?)).to_string())
+        }
+        libc::AF_INET6 => {
+            let address: [u8; 16] = rest.get(6..22)?.try_into().ok()?;
+            Some(SocketAddr::from((Ipv6Addr::from(address), port()?)).to_string())
+        }
+        libc::AF_UNIX => match rest {
+            [] => None,
+            [0, name @ ..] => Some(format!("@{}", super::text::shown(name.split(|b| *b == 0).next()?))),
+            path => Some(super::text::shown(path.split(|b| *b == 0).next()?)),
+        },
+        _ => None,
+    }
 }
 
 fn verb(syscall: i64, arguments: &[u64; 6]) -> String {
@@ -123,9 +156,10 @@ fn verb(syscall: i64, arguments: &[u64; 6]) -> String {
         libc::SYS_faccessat | libc::SYS_faccessat2 => "ask access to",
         libc::SYS_execve | libc::SYS_execveat => "run",
         libc::SYS_connect => "connect",
-        libc::SYS_bind => "bind a port",
+        libc::SYS_bind => "bind",
+        libc::SYS_sendto => "send to",
         libc::SYS_listen => "listen",
-        libc::SYS_sendto | libc::SYS_sendmsg | libc::SYS_sendmmsg => "send",
+        libc::SYS_sendmsg | libc::SYS_sendmmsg => "send",
         libc::SYS_socket => "open a socket",
         libc::SYS_socketpair => "open a socket pair",
         libc::SYS_ptrace => "ptrace",
@@ -159,6 +193,11 @@ mod tests {
         assert_eq!(said(libc::SYS_openat, [0; 6], &path("/etc/shadow")), "read /etc/shadow");
         assert_eq!(said(libc::SYS_ptrace, [0; 6], &Bytes::default()), "ptrace");
         assert_eq!(said(99_999, [0; 6], &Bytes::default()), "system call 99999");
+        let v4 = Bytes { bytes: vec![2, 0, 0x1f, 0x90, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], truncated: false };
+        assert_eq!(said(libc::SYS_connect, [0; 6], &v4), "connect 127.0.0.1:8080");
+        let unix = Bytes { bytes: b"\x01\x00/run/docker.sock\0\0".to_vec(), truncated: false };
+        assert_eq!(said(libc::SYS_bind, [0; 6], &unix), "bind /run/docker.sock");
+        assert_eq!(said(libc::SYS_sendto, [0; 6], &Bytes::default()), "send to");
         let odd = Bytes { bytes: b"/x\x1b[31m\n\xff".to_vec(), truncated: true };
         assert_eq!(said(libc::SYS_unlinkat, [0; 6], &odd), "delete /x\\u{1b}[31m\\n\u{fffd}…");
         let long = path(&"é".repeat(4000));

@@ -14,26 +14,26 @@ use crate::policy::judge::{Decision, DecisionSource, Outcome};
 use crate::probe::protocol::{Bytes, FileId, Mark, Observation, ObservationKind, Peer, Role};
 use crate::process::ProcessId;
 
-pub(super) const MS: u64 = 1_000_000;
-pub(super) const HOST_VERSION: &str = "2.1.332";
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const HOST_VERSION: &str = "2.1.332";
 
-pub(super) fn sha(text: &str) -> [u8; 32] {
+pub(crate) fn sha(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
 
-pub(super) fn bytes(text: &str) -> Bytes {
+pub(crate) fn bytes(text: &str) -> Bytes {
     Bytes { bytes: text.into(), truncated: false }
 }
 
 /// The line that Claude Code makes of a command.
-pub(super) fn line(command: &str) -> String {
+pub(crate) fn line(command: &str) -> String {
     let quoted = command.replace('\'', r#"'"'"'"#);
     format!(
         "source /h/.claude/shell-snapshots/s.sh 2>/dev/null || true && eval '{quoted}' < /dev/null && pwd -P >| /tmp/claude-1-cwd"
     )
 }
 
-pub(super) fn decision(outcome: Outcome) -> Decision {
+pub(crate) fn decision(outcome: Outcome) -> Decision {
     let denied = outcome == Outcome::Deny;
     Decision {
         outcome,
@@ -47,7 +47,7 @@ pub(super) fn decision(outcome: Outcome) -> Decision {
 }
 
 /// A joiner and what it has said so far.
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     pub(super) joiner: Joiner,
     pub(super) entries: BTreeMap<String, Entry>,
     pub(super) settled: BTreeMap<String, bool>,
@@ -56,11 +56,11 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new() -> Ledger {
+    pub(crate) fn new() -> Ledger {
         Ledger::with(JoinerConfig::plain(Clock { boot_unix_ns: 1_700_000_000_000_000_000 }).unwrap())
     }
 
-    pub(super) fn with(config: JoinerConfig) -> Ledger {
+    pub(crate) fn with(config: JoinerConfig) -> Ledger {
         let joiner = Joiner::new(config);
         Ledger {
             joiner,
@@ -71,7 +71,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn take(&mut self, fact: Fact) {
+    pub(crate) fn take(&mut self, fact: Fact) {
         for change in self.joiner.take(fact) {
             match change {
                 Change::Session(summary) => drop(self.sessions.insert(summary.id.clone(), summary)),
@@ -89,20 +89,20 @@ impl Ledger {
         }
     }
 
-    pub(super) fn call(&self, call: &str) -> &Entry {
+    pub(crate) fn call(&self, call: &str) -> &Entry {
         self.entries
             .values()
             .find(|e| e.call_id.as_deref() == Some(call))
             .unwrap_or_else(|| panic!("no entry for {call}"))
     }
 
-    pub(super) fn strays(&self) -> Vec<&Entry> {
+    pub(crate) fn strays(&self) -> Vec<&Entry> {
         self.entries.values().filter(|e| e.call_id.is_none()).collect()
     }
 }
 
 /// One host with the numbers that its marks and processes get.
-pub(super) struct Scene {
+pub(crate) struct Scene {
     pub(super) ledger: Ledger,
     pub(super) session: String,
     pub(super) mark: Option<u64>,
@@ -113,11 +113,11 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    pub(super) fn new() -> Scene {
+    pub(crate) fn new() -> Scene {
         Scene::begin(Some(7), HostKind::ClaudeCode)
     }
 
-    pub(super) fn begin(mark: Option<u64>, host: HostKind) -> Scene {
+    pub(crate) fn begin(mark: Option<u64>, host: HostKind) -> Scene {
         let mut scene = Scene {
             ledger: Ledger::new(),
             session: "s1".into(),
@@ -131,7 +131,7 @@ impl Scene {
         scene
     }
 
-    pub(super) fn open(&mut self, host: HostKind) {
+    pub(crate) fn open(&mut self, host: HostKind) {
         self.ledger.take(Fact::SessionOpened {
             session: self.session.clone(),
             host,
@@ -143,33 +143,33 @@ impl Scene {
         });
     }
 
-    pub(super) fn later(&mut self, ms: u64) -> u64 {
+    pub(crate) fn later(&mut self, ms: u64) -> u64 {
         self.now += ms * MS;
         self.now
     }
 
-    pub(super) fn tick(&mut self, ms: u64) {
+    pub(crate) fn tick(&mut self, ms: u64) {
         let time_ns = self.later(ms);
         self.ledger.take(Fact::Tick { time_ns });
     }
 
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         let time_ns = self.later(1);
         self.ledger.take(Fact::SessionClosed { session: self.session.clone(), time_ns });
         self.tick(5000);
     }
 
-    pub(super) fn process(&mut self) -> ProcessId {
+    pub(crate) fn process(&mut self) -> ProcessId {
         self.next_pid += 1;
         ProcessId { pid: self.next_pid, start: self.now / (10 * MS) }
     }
 
-    pub(super) fn decide(&mut self, call: &str, command: &str, outcome: Outcome) {
+    pub(crate) fn decide(&mut self, call: &str, command: &str, outcome: Outcome) {
         let time_ns = self.later(1);
         self.decide_at(call, command, outcome, time_ns);
     }
 
-    pub(super) fn decide_at(&mut self, call: &str, command: &str, outcome: Outcome, time_ns: u64) {
+    pub(crate) fn decide_at(&mut self, call: &str, command: &str, outcome: Outcome, time_ns: u64) {
         self.ledger.take(Fact::Decided {
             session: self.session.clone(),
             call_id: call.into(),
@@ -184,7 +184,7 @@ impl Scene {
         });
     }
 
-    pub(super) fn decide_tool(&mut self, call: &str, tool: &str, class: ToolClass, file: Option<FileState>) {
+    pub(crate) fn decide_tool(&mut self, call: &str, tool: &str, class: ToolClass, file: Option<FileState>) {
         let time_ns = self.later(1);
         self.ledger.take(Fact::Decided {
             session: self.session.clone(),
@@ -200,11 +200,11 @@ impl Scene {
         });
     }
 
-    pub(super) fn result(&mut self, call: &str, failed: bool, exit_code: Option<i32>) {
+    pub(crate) fn result(&mut self, call: &str, failed: bool, exit_code: Option<i32>) {
         self.result_file(call, failed, exit_code, None);
     }
 
-    pub(super) fn result_file(&mut self, call: &str, failed: bool, exit_code: Option<i32>, file: Option<FileState>) {
+    pub(crate) fn result_file(&mut self, call: &str, failed: bool, exit_code: Option<i32>, file: Option<FileState>) {
         let time_ns = self.later(1);
         self.ledger.take(Fact::HostResult {
             session: self.session.clone(),
@@ -216,31 +216,31 @@ impl Scene {
         });
     }
 
-    pub(super) fn observe(&mut self, process: ProcessId, launch: u64, role: Role, kind: ObservationKind) {
+    pub(crate) fn observe(&mut self, process: ProcessId, launch: u64, role: Role, kind: ObservationKind) {
         let Some(session) = self.mark else { return };
         let time_ns = self.later(1);
         let mark = Mark { session, launch, generation: 1, role };
         self.ledger.take(Fact::Observed(Observation { time_ns, mark, process, thread: process.pid, kind }));
     }
 
-    pub(super) fn fork(&mut self, parent: ProcessId, launch: u64) -> ProcessId {
+    pub(crate) fn fork(&mut self, parent: ProcessId, launch: u64) -> ProcessId {
         let child = self.process();
         let role = if launch == 0 { Role::Host } else { Role::Launched };
         self.observe(parent, launch, role, ObservationKind::Fork { child });
         child
     }
 
-    pub(super) fn exec(&mut self, process: ProcessId, parent: ProcessId, launch: u64, path: &str, argv: &[&str]) {
+    pub(crate) fn exec(&mut self, process: ProcessId, parent: ProcessId, launch: u64, path: &str, argv: &[&str]) {
         let role = if launch == 0 { Role::Internal } else { Role::Launched };
         self.observe(process, launch, role, exec_of(parent, path, argv));
     }
 
-    pub(super) fn exit(&mut self, process: ProcessId, launch: u64, code: u8) {
+    pub(crate) fn exit(&mut self, process: ProcessId, launch: u64, code: u8) {
         let role = if launch == 0 { Role::Internal } else { Role::Launched };
         self.observe(process, launch, role, ObservationKind::Exit { code, signal: 0 });
     }
 
-    pub(super) fn connect(&mut self, process: ProcessId, launch: u64, peer: Peer, errno: u16) {
+    pub(crate) fn connect(&mut self, process: ProcessId, launch: u64, peer: Peer, errno: u16) {
         let attempt = self.now;
         self.observe(
             process,
@@ -251,7 +251,7 @@ impl Scene {
         self.observe(process, launch, Role::Launched, ObservationKind::ConnectResult { attempt, errno });
     }
 
-    pub(super) fn notice(&mut self, process: ProcessId, launch: u64, command: &str) {
+    pub(crate) fn notice(&mut self, process: ProcessId, launch: u64, command: &str) {
         let time_ns = self.later(1);
         let notice = notice_of(process, self.host, command, "/w");
         let mark = self.mark.map(|mark| (mark, launch));
@@ -259,7 +259,7 @@ impl Scene {
     }
 
     /// The host starts a command through the prefix, as Claude Code does. Answers with its process and launch.
-    pub(super) fn launch(&mut self, command: &str) -> (ProcessId, u64) {
+    pub(crate) fn launch(&mut self, command: &str) -> (ProcessId, u64) {
         let (process, launch) = self.launch_unnoticed(command);
         self.notice(process, launch, command);
         let text = line(command);
@@ -267,7 +267,7 @@ impl Scene {
         (process, launch)
     }
 
-    pub(super) fn launch_unnoticed(&mut self, command: &str) -> (ProcessId, u64) {
+    pub(crate) fn launch_unnoticed(&mut self, command: &str) -> (ProcessId, u64) {
         let host = self.host;
         let process = self.fork(host, 0);
         let text = line(command);
@@ -280,7 +280,7 @@ impl Scene {
     }
 }
 
-pub(super) fn exec_of(parent: ProcessId, path: &str, argv: &[&str]) -> ObservationKind {
+pub(crate) fn exec_of(parent: ProcessId, path: &str, argv: &[&str]) -> ObservationKind {
     ObservationKind::Exec {
         parent,
         filename: bytes(path),
@@ -291,7 +291,7 @@ pub(super) fn exec_of(parent: ProcessId, path: &str, argv: &[&str]) -> Observati
     }
 }
 
-pub(super) fn notice_of(process: ProcessId, parent: ProcessId, command: &str, cwd: &str) -> LaunchNotice {
+pub(crate) fn notice_of(process: ProcessId, parent: ProcessId, command: &str, cwd: &str) -> LaunchNotice {
     LaunchNotice {
         process,
         parent,
