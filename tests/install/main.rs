@@ -1,7 +1,9 @@
 //! What an installation consists of beside the programs: units, accounts, directories, the polkit action, monitoring.
 #![forbid(unsafe_code)]
 
+mod docs;
 mod monitoring;
+mod probe_unit;
 mod system;
 
 use std::path::PathBuf;
@@ -22,6 +24,11 @@ fn main() -> ExitCode {
         .case("Prometheus accepts the scrape file", monitoring::scrape_file)
         .case("a target file cannot send Prometheus anywhere else", monitoring::hostile_target)
         .case("the dashboard names only documented metrics", monitoring::dashboard)
+        .case("links in the documentation lead somewhere", docs::links)
+        .case("the tests that docs/bypasses.md names exist", docs::named_tests)
+        // Without `cargo xtask test`, which builds the programs beforehand, a stage builds them.
+        .limit(std::time::Duration::from_secs(600))
+        .case("the probe loads with its unit's capabilities what it loads with all of root's", probe_unit::capabilities)
         .run()
 }
 
