@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use ringfence_tests::person::{Person, needs_root};
-use ringfence_tests::stage::Stage;
+use ringfence_tests::running::{PINS, Probe};
+use ringfence_tests::stage::{self, Stage};
 use ringfence_tests::suite::{CaseResult, Record, Suite, skip};
 
 fn main() -> ExitCode {
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         .case("two people cannot read each other's homes", two_people_are_apart)
         .limit(Duration::from_secs(900)) // Builds the programs when run by itself.
         .case("a stage's hook and launcher are static and root's", a_stage_is_as_installed)
+        .case("a private probe loads, and leaves nothing pinned, even when it crashed", a_probe_comes_and_goes)
         .run()
 }
 
@@ -114,4 +116,27 @@ fn a_stage_is_as_installed() -> CaseResult {
         ensure!(enter.status.success(), "{enter:?}");
     }
     Ok(())
+}
+
+fn a_probe_comes_and_goes() -> CaseResult {
+    let pinned = || {
+        std::fs::read_dir(PINS)
+            .map_or(0, |entries| entries.flatten().filter(|e| name_of(e).starts_with(&stage::prefix())).count())
+    };
+    for crash in [false, true] {
+        let stage = Stage::new()?;
+        let mut probe = Probe::start(&stage)?;
+        ensure!(pinned() == 1, "the probe pinned {} directories: {}", pinned(), probe.log());
+        if crash {
+            probe.crash();
+            ensure!(pinned() == 1, "what was pinned does not outlive the probe");
+        }
+        drop(probe);
+        ensure!(pinned() == 0, "pins are left (crashed: {crash})");
+    }
+    Ok(())
+}
+
+fn name_of(entry: &std::fs::DirEntry) -> String {
+    entry.file_name().to_string_lossy().into_owned()
 }

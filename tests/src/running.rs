@@ -40,6 +40,9 @@ impl Probe {
         command.arg("--socket").arg(stage.probe_socket()).arg("--pin-dir").arg(&pins);
         command.arg("--plans-dir").arg(stage.plans_directory()).arg("--unload-on-exit");
         command.arg("--launcher").arg(stage.launcher()).arg("--hook").arg(stage.hook());
+        command.arg("--runtime-root").arg(stage.runtime_root());
+        // Whatever becomes of this process, nothing stays attached.
+        command.arg("--exit-with").arg(std::process::id().to_string());
         let daemon = Daemon::start("ringfence-probe", command, &stage.log("probe.log"), &stage.probe_socket())?;
         Ok(Probe { daemon, program, pins })
     }

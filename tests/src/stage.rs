@@ -24,10 +24,30 @@ pub const RUN_VARIABLE: &str = "RINGFENCE_TEST_RUN";
 /// Where stages are made.
 pub const ROOMS: &str = "/var/tmp";
 
+/// The run that this process belongs to: of `cargo xtask test`, of the suite, or its own.
+pub fn run_name() -> String {
+    std::env::var(RUN_VARIABLE).unwrap_or_else(|_| std::process::id().to_string())
+}
+
+/// What names of a run's stages begin with.
+pub fn prefix_of(run: &str) -> String {
+    format!("ringfence-stage-{run}-")
+}
+
 /// What names of this run's stages begin with.
 pub fn prefix() -> String {
-    let run = std::env::var(RUN_VARIABLE).unwrap_or_else(|_| std::process::id().to_string());
-    format!("ringfence-stage-{run}-")
+    prefix_of(&run_name())
+}
+
+/// Removes stages of a run whose processes have all ended.
+pub(crate) fn remove_rooms_of(run: &str) {
+    let prefix = prefix_of(run);
+    for entry in fs::read_dir(ROOMS).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            // What stays is found by the look for leftovers at the end.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// The two that are static and built without the feature `service`.
@@ -209,6 +229,11 @@ impl Stage {
     /// Where the probe publishes plans, one directory per uid below it.
     pub fn plans_directory(&self) -> PathBuf {
         self.path("run/plans")
+    }
+
+    /// Below its `u/` are the runtime directories.
+    pub fn runtime_root(&self) -> PathBuf {
+        self.path("run")
     }
 
     /// This person's runtime directory, made if missing (0700).

@@ -36,7 +36,12 @@ pub(super) fn in_own_process(case: &Case) -> Verdict {
         (Err(error), _) | (_, Err(error)) => return failed(error.to_string()),
     };
     let result = room.path().join("verdict");
-    let output = Command::new(program).arg(SUPERVISE).arg(&case.name).arg(&result).stdin(Stdio::null()).output();
+    let run = crate::stage::run_name();
+    let mut supervisor = Command::new(program);
+    supervisor.arg(SUPERVISE).arg(&case.name).arg(&result).env(crate::stage::RUN_VARIABLE, &run);
+    let output = supervisor.stdin(Stdio::null()).output();
+    // A case that was killed could not remove its stage.
+    crate::stage::remove_rooms_of(&run);
     let output = match output {
         Ok(output) => output,
         Err(error) => return failed(error.to_string()),

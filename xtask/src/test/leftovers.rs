@@ -8,7 +8,7 @@ use ringfence_tests::suite::{Outcome, Record};
 
 /// Looks for pins, files and processes of the run, by the names that only it gives.
 pub(super) fn look(run: &str) -> Record {
-    let name = format!("ringfence-stage-{run}-");
+    let name = stage::prefix_of(run);
     let room = format!("ringfence-run-{run}-");
     let mut left: Vec<String> = Vec::new();
     for directory in [PINS, stage::ROOMS, "/tmp"] {
