@@ -17,12 +17,12 @@ use ringfence::places;
 use ringfence::probe::client::{Client, ClientError};
 use ringfence::probe::privileges;
 use ringfence::probe::protocol::ProgramState;
-use ringfence::probe::server::{self, Claim, Options, ServerError};
+use ringfence::probe::server::{self, Claim, Lock, Options, ServerError};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// How long a running probe may take to stop for `--unload`.
-const STOPPING: Duration = Duration::from_secs(10);
+const STOPPING: Duration = Duration::from_secs(30);
 /// How long `--status` waits.
 const ASKING: Duration = Duration::from_secs(5);
 
@@ -143,7 +143,10 @@ async fn run(arguments: Arguments) -> Result<(), ProbeError> {
         subscriber_patience: Duration::from_secs(10),
     })?;
     let cgroup = arguments.cgroup.or_else(kernel::find_cgroup2).ok_or(ProbeError::NoCgroup)?;
-    let mounted = kernel::ensure_bpffs(&pin_dir)?;
+    let mounted = match kernel::ensure_bpffs(&pin_dir)? {
+        Bpffs::Present => None,
+        Bpffs::Mounted(target) => Some(target),
+    };
     let options = kernel::Options {
         pin_dir: pin_dir.clone(),
         cgroup,
@@ -159,13 +162,14 @@ async fn run(arguments: Arguments) -> Result<(), ProbeError> {
         }
         let server = claim.bind(kernel)?;
         raise_descriptor_limit();
-        privileges::drop_the_rest(unload_at_end && mounted != Bpffs::Present).map_err(ProbeError::Privileges)?;
+        let unmounts = mounted.is_some() || is_mounted_bpffs(&pin_dir);
+        privileges::drop_the_rest(unload_at_end && unmounts).map_err(ProbeError::Privileges)?;
         // As root of a uid that others have too, nobody else's debugger has a business here.
         let _ = peer::protect_self();
         let attached = programs.iter().filter(|program| program.attached).count();
         let state = format!("{attached} of {} kernel programs attached", programs.len());
         let _ = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(&state)]);
-        server
+        let lock = server
             .serve(async {
                 tokio::select! {
                     _ = terminate.recv() => {}
@@ -175,15 +179,16 @@ async fn run(arguments: Arguments) -> Result<(), ProbeError> {
             })
             .await;
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
-        Ok(())
+        Ok(lock)
     };
-    let served: Result<(), ProbeError> = served.await;
+    // Its lock is held until the pins are gone.
+    let served: Result<Lock, ProbeError> = served.await;
     if unload_at_end {
-        for line in remove_pins(&pin_dir)? {
+        for line in remove_pins(&pin_dir, mounted.as_deref())? {
             eprintln!("ringfence-probe: {line}");
         }
     }
-    served
+    served.map(drop)
 }
 
 /// Done when the watched process ends; never, if there is none.
@@ -239,25 +244,35 @@ async fn unload(arguments: &Arguments) -> Result<(), ProbeError> {
         waited.map_err(|_| failed(format!("it still runs after {} s", STOPPING.as_secs()))).map(drop)?;
         println!("stopped the probe with pid {}", process.pid);
     }
-    for line in remove_pins(&arguments.pin_dir)? {
+    for line in remove_pins(&arguments.pin_dir, None)? {
         println!("{line}");
     }
     Ok(())
 }
 
-/// Removes the pins, and a bpffs that was mounted just for them; says what was removed.
-fn remove_pins(pin_dir: &Path) -> Result<Vec<String>, ProbeError> {
+/// Removes the pins, and the bpffs that was mounted for them: on their own directory, or `mounted` by this process for
+/// all below it, if nobody else has pinned anything there since. Says what was removed.
+fn remove_pins(pin_dir: &Path, mounted: Option<&Path>) -> Result<Vec<String>, ProbeError> {
     let mut pinned = Vec::new();
     list(pin_dir, &mut pinned);
+    pinned.retain(|path| path.extension().is_none());
     pinned.sort();
     Kernel::unload(pin_dir)?;
     let mut lines: Vec<String> = pinned.iter().map(|path| format!("removed {}", path.display())).collect();
-    if is_mounted_bpffs(pin_dir) {
-        match umount(pin_dir) {
-            Ok(()) => lines.push(format!("unmounted {}", pin_dir.display())),
-            Err(errno) => lines.push(format!("{} could not be unmounted: {errno}", pin_dir.display())),
+    let own = is_mounted_bpffs(pin_dir).then_some(pin_dir);
+    // The kernel itself puts `maps.debug` and `progs.debug` into each bpffs; a pin's name has no dot.
+    let is_pin = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.map_or(true, |entry| !entry.file_name().to_string_lossy().ends_with(".debug"))
+    };
+    let is_empty = |path: &&Path| std::fs::read_dir(path).is_ok_and(|mut entries| !entries.any(is_pin));
+    if let Some(target) = own.or(mounted).filter(is_empty) {
+        match umount(target) {
+            Ok(()) => lines.push(format!("unmounted {}", target.display())),
+            Err(errno) => lines.push(format!("{} could not be unmounted: {errno}", target.display())),
         }
-        let _ = std::fs::remove_dir(pin_dir);
+        if own.is_some() {
+            let _ = std::fs::remove_dir(pin_dir);
+        }
     }
     if lines.is_empty() {
         lines.push(format!("nothing was pinned in {}", pin_dir.display()));

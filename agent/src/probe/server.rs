@@ -98,13 +98,13 @@ pub(super) struct Shared<B: Backend> {
 pub struct Server<B: Backend> {
     listener: UnixListener,
     shared: Rc<Shared<B>>,
-    _lock: Flock<File>,
+    lock: Lock,
 }
 
 /// The right to be the one probe of a socket, held until it is dropped or the process ends.
 pub struct Claim {
     options: Options,
-    lock: Flock<File>,
+    lock: Lock,
 }
 
 impl Claim {
@@ -140,14 +140,15 @@ impl Claim {
             accounts: RefCell::default(),
             launch_seen: Cell::new(Instant::now()),
         });
-        Ok(Server { listener, shared, _lock: lock })
+        Ok(Server { listener, shared, lock })
     }
 }
 
 impl<B: Backend> Server<B> {
     /// Serves until `stop` is done, then removes the socket. Must run inside a [`tokio::task::LocalSet`].
-    pub async fn serve(self, stop: impl Future<Output = ()>) {
-        let Server { listener, shared, _lock } = self;
+    /// Gives the lock back, for what is still to be done to the pins.
+    pub async fn serve(self, stop: impl Future<Output = ()>) -> Lock {
+        let Server { listener, shared, lock } = self;
         resume_watching(&shared);
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn_local(stop_watching_when_idle(shared.clone()));
@@ -166,6 +167,7 @@ impl<B: Backend> Server<B> {
         drop(listener);
         let _ = fs::remove_file(&shared.options.socket);
         tasks.shutdown().await;
+        lock
     }
 }
 
@@ -176,26 +178,44 @@ fn lock_path(socket: &Path) -> PathBuf {
     path.into()
 }
 
-/// One probe per socket. The lock goes with the process; its file says which process and which pins.
-fn lock(options: &Options) -> Result<Flock<File>, ServerError> {
+/// One probe per socket. It goes with the process; its file, removed on drop, says which process and which pins.
+#[derive(Debug)]
+pub struct Lock {
+    path: PathBuf,
+    _held: Flock<File>,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn lock(options: &Options) -> Result<Lock, ServerError> {
     let path = lock_path(&options.socket);
     let at = |error: io::Error| ServerError::Place(path.clone(), error);
-    let mut open = OpenOptions::new();
-    let open = open.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    let file = open.open(&path).map_err(at)?;
-    let mut held = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(held) => held,
-        Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
-            let pid = running(&options.socket).map_or(0, |(process, _)| process.pid);
-            return Err(ServerError::Running(pid, options.socket.clone()));
+    let mut held = loop {
+        let mut open = OpenOptions::new();
+        let open = open.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let held = match Flock::lock(open.open(&path).map_err(at)?, FlockArg::LockExclusiveNonblock) {
+            Ok(held) => held,
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
+                let pid = running(&options.socket).map_or(0, |(process, _)| process.pid);
+                return Err(ServerError::Running(pid, options.socket.clone()));
+            }
+            Err((_, errno)) => return Err(at(errno.into())),
+        };
+        // The file that was opened may be one that a probe which ended has removed since: then the lock is nobody's.
+        let same = |there: fs::Metadata, here: fs::Metadata| there.ino() == here.ino() && there.dev() == here.dev();
+        if fs::metadata(&path).is_ok_and(|there| held.metadata().is_ok_and(|here| same(there, here))) {
+            break held;
         }
-        Err((_, errno)) => return Err(at(errno.into())),
     };
     let id = crate::process::stat(std::process::id()).map(|stat| stat.id);
     let (pid, start) = id.map_or((std::process::id(), 0), |id| (id.pid, id.start));
     let text = format!("{pid} {start} {}\n", options.pin_dir.display());
     held.set_len(0).and_then(|()| held.write_all(text.as_bytes())).map_err(at)?;
-    Ok(held)
+    Ok(Lock { path, _held: held })
 }
 
 /// The probe that serves `socket` now, and where it pins.

@@ -170,7 +170,7 @@ impl Running {
         let server = Claim::take(options.clone()).unwrap().bind(fake.clone()).unwrap();
         let shared = Rc::downgrade(&server.shared);
         let (stop, stopped) = oneshot::channel::<()>();
-        let served = tokio::task::spawn_local(server.serve(async { drop(stopped.await) }));
+        let served = tokio::task::spawn_local(async move { drop(server.serve(async { drop(stopped.await) }).await) });
         Running { dir, options, fake, stop: Some(stop), served, shared }
     }
 
@@ -668,8 +668,9 @@ fn one_probe_per_socket_and_it_can_be_found() {
         assert!(matches!(second.map(drop), Err(ServerError::Running(pid, _)) if pid == own.pid));
         assert!(running.client().await.status().await.is_ok());
         let socket = running.options.socket.clone();
-        let (_dir, _fake) = running.stop().await;
+        let (dir, _fake) = running.stop().await;
         assert_eq!(super::running(&socket), None);
+        assert_eq!(fs::read_dir(dir.path().join("run")).unwrap().count(), 0);
     });
 }
 
