@@ -135,8 +135,7 @@ fn launch(launch: Launch, inherited: &[&CStr], hook: &mut bool) -> Result<std::c
     let (found, words, digest) = match launch {
         Launch::Named { plan, words } => {
             let plan = lookup::named(&plan)?;
-            let digest = line::digest_of_words(&words.iter().map(|word| word.to_bytes()).collect::<Vec<_>>());
-            (lookup::Found { per_call: plan.call.is_some(), plan, unknown_session: false, line: None }, words, digest)
+            (lookup::Found { per_call: plan.call.is_some(), plan, unknown_session: false, line: None }, words, None)
         }
         Launch::HostLine(text) => {
             let places = Places::of_this_user()?;
@@ -148,7 +147,7 @@ fn launch(launch: Launch, inherited: &[&CStr], hook: &mut bool) -> Result<std::c
             *hook |= matches!(found.line, Some(LineKind::Own | LineKind::UserHook));
             // The plan was checked for NULs when it was read.
             let shell = CString::new(found.plan.shell.clone()).unwrap_or_else(|_| c"/bin/sh".to_owned());
-            (found, vec![shell, c"-c".to_owned(), text], command.unwrap_or(whole))
+            (found, vec![shell, c"-c".to_owned(), text], Some(command.unwrap_or(whole)))
         }
     };
     #[cfg(feature = "test-overrides")]
@@ -172,7 +171,8 @@ fn launch(launch: Launch, inherited: &[&CStr], hook: &mut bool) -> Result<std::c
     }
     layers.push(seccomp::enforce(&plan.seccomp, plan.strict)?);
     if let Some(service) = service {
-        let notice = notice_of(&found, digest, layers, &environment);
+        let of_words = || line::digest_of_words(&words.iter().map(|word| word.to_bytes()).collect::<Vec<_>>());
+        let notice = notice_of(&found, digest.unwrap_or_else(of_words), layers, &environment);
         service.send(&notice, if plan.host.is_some() { "claude-code" } else { "run" });
     }
     become_command(&words, &environment.variables)
