@@ -94,7 +94,8 @@ fn flipping() -> CaseResult {
 
 fn ioctl() -> CaseResult {
     let scene = Scene::fenced("default")?;
-    let output = scene.perl("open(my $f, '<', '/dev/zero') or die; my $b = ''; ioctl($f, 0x541B, $b) or print $! + 0;")?;
+    let output =
+        scene.perl("open(my $f, '<', '/dev/zero') or die; my $b = ''; ioctl($f, 0x541B, $b) or print $! + 0;")?;
     ensure!(text(&output) == "13", "{output:?}");
     Ok(())
 }

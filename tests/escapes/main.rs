@@ -2,6 +2,7 @@
 //! there.
 
 mod files;
+mod host;
 mod launcher;
 mod processes;
 mod scene;
@@ -18,5 +19,6 @@ fn main() -> ExitCode {
     let suite = sockets::cases(suite);
     let suite = processes::cases(suite);
     let suite = launcher::cases(suite);
-    work::cases(suite).run()
+    let suite = work::cases(suite);
+    host::cases(suite).run()
 }

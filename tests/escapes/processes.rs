@@ -27,10 +27,8 @@ pub fn cases(suite: Suite) -> Suite {
 fn signals() -> CaseResult {
     let scene = Scene::fenced("default")?;
     let mut sibling = scene.person.command("/bin/sleep").arg("30").spawn()?;
-    let output = scene.run(&format!(
-        "kill -9 {} || echo refused; sleep 30 & kill $! && wait $!; echo $?",
-        sibling.id()
-    ))?;
+    let output =
+        scene.run(&format!("kill -9 {} || echo refused; sleep 30 & kill $! && wait $!; echo $?", sibling.id()))?;
     let alive = sibling.try_wait()?.is_none();
     sibling.kill()?;
     sibling.wait()?;
@@ -113,8 +111,8 @@ fn memfd() -> CaseResult {
     if !cfg!(target_arch = "x86_64") {
         return skip("the numbers are those of x86_64");
     }
-    ensure!(Scene::fenced("default")?.call(319, &["\"x\"", "0"])? == 0);
-    ensure!(Scene::fenced("strict")?.call(319, &["\"x\"", "0"])? == 1);
+    ensure!(Scene::fenced("default")?.call(319, &["my $n = 'x'", "0"])? == 0);
+    ensure!(Scene::fenced("strict")?.call(319, &["my $n = 'x'", "0"])? == 1);
     Ok(())
 }
 

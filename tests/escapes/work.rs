@@ -94,7 +94,8 @@ fn server() -> CaseResult {
 
 fn shell() -> CaseResult {
     let scene = Scene::fenced("default")?;
-    let output = scene.run("cat <(echo one) - <<E\ntwo\nE\necho three | tee >(cat > f) > /dev/null; sleep 0.2; cat f")?;
+    let output =
+        scene.run("cat <(echo one) - <<E\ntwo\nE\necho three | tee >(cat > f) > /dev/null; sleep 0.2; cat f")?;
     ensure!(text(&output) == "one\ntwo\nthree\n", "{output:?}");
     Ok(())
 }

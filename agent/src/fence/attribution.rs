@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use landlock::AccessFs;
 
 use super::filter;
-use super::plan::{LandlockPlan, Plan, right_names, rights};
+use super::plan::{Plan, right_names, rights};
 
 /// Who refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,9 +40,7 @@ pub fn refuses(plan: &Plan, syscall: i32, arguments: &[u64; 6]) -> bool {
 ///
 /// What is not there yet is judged by its directory, as Landlock does.
 pub fn landlock_lacks(plan: &Plan, path: &Path, access: u64) -> bool {
-    let Some(LandlockPlan { paths, .. }) = &plan.landlock else { return false };
-    let granted = paths.iter().filter(|rule| path.starts_with(rule.path())).fold(0, |sum, rule| sum | rule.access);
-    access & !granted != 0
+    plan.landlock.as_ref().is_some_and(|landlock| access & !landlock.granted(path) != 0)
 }
 
 /// Attributes a refused call. `errno` is positive; `path` is the path argument as the caller's memory had it; `cwd` is

@@ -99,8 +99,15 @@ pub struct Prepared {
 /// Opens every grant, checks that it is the file the plan recorded, and fills a rule set with it.
 ///
 /// `strict`: any right that the kernel lacks and any grant that is gone refuses. `required`: a kernel without Landlock
-/// refuses. `cap` is the ABI that is not exceeded, for tests.
-pub fn prepare(plan: &LandlockPlan, strict: bool, required: bool, cap: Option<u32>) -> Result<Prepared, LandlockError> {
+/// refuses. `cap` is the ABI that is not exceeded, for tests. `written` is one open file more that can be
+/// written.
+pub fn prepare(
+    plan: &LandlockPlan,
+    strict: bool,
+    required: bool,
+    cap: Option<u32>,
+    written: Option<&File>,
+) -> Result<Prepared, LandlockError> {
     let support = support();
     let abi = match support {
         Support::Abi(abi) => abi.min(NEWEST_ABI).min(cap.unwrap_or(NEWEST_ABI)),
@@ -179,6 +186,9 @@ pub fn prepare(plan: &LandlockPlan, strict: bool, required: bool, cap: Option<u3
         for rule in connect.chain(bind) {
             created = created.add_rule(rule).map_err(|e| LandlockError::Kernel("granting a port", e.to_string()))?;
         }
+    }
+    if let Some(file) = written {
+        created = grant(created, file, false, rights::DEVICE, handled)?;
     }
     for descriptor in 0..=2 {
         created = grant_standard_stream(created, descriptor, handled)?;

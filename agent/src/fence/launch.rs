@@ -4,9 +4,10 @@
 //! contract: see [`launch`].
 
 use std::ffi::{CStr, CString, OsStr};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::environment::{self, Environment};
@@ -132,6 +133,7 @@ fn parse(arguments: &[&CStr]) -> Result<Launch, LaunchError> {
 /// inherited → no_new_privs → Landlock → seccomp → tell the service → become the command.
 fn launch(launch: Launch, inherited: &[&CStr], hook: &mut bool) -> Result<std::convert::Infallible, LaunchError> {
     let mut cap = None;
+    let mut directory_file = None;
     let (found, words, digest) = match launch {
         Launch::Named { plan, words } => {
             let plan = lookup::named(&plan)?;
@@ -142,6 +144,7 @@ fn launch(launch: Launch, inherited: &[&CStr], hook: &mut bool) -> Result<std::c
             cap = places.landlock_abi_cap;
             let whole = line::digest(text.to_bytes());
             let command = line::command_of_line(text.to_bytes()).map(|command| line::digest(&command));
+            directory_file = line::directory_file_of_line(text.to_bytes()).map(Path::to_owned);
             let wanted = Wanted { command: command.as_ref(), line: &whole };
             let found = lookup::of_session(&places.plan_directories, wanted)?;
             *hook |= matches!(found.line, Some(LineKind::Own | LineKind::UserHook));
@@ -160,7 +163,11 @@ fn launch(launch: Launch, inherited: &[&CStr], hook: &mut bool) -> Result<std::c
     make_temporary(plan)?;
     let service = plan.notice_socket.as_deref().map(|path| Line::open(Path::new(OsStr::from_bytes(path))));
     let rules = match &plan.landlock {
-        Some(wanted) => Some(landlock::prepare(wanted, plan.strict, plan.require_landlock, cap)?),
+        Some(wanted) => {
+            let written =
+                directory_file.filter(|_| !wanted.makes_files_in(Path::new("/tmp"))).and_then(make_directory_file);
+            Some(landlock::prepare(wanted, plan.strict, plan.require_landlock, cap, written.as_ref())?)
+        }
         None => None,
     };
     close_inherited(&plan.keep).map_err(LaunchError::Descriptors)?;
@@ -233,6 +240,20 @@ fn make_temporary(plan: &Plan) -> Result<(), LaunchError> {
         return Err(failed("is not a directory that only this user can enter".into()));
     }
     Ok(())
+}
+
+/// Makes the file that the host's line writes its last directory to, where the fence lets nothing be made in `/tmp`.
+///
+/// It is new, or it is left alone. It says where the command starts, which is what the host keeps when the line does not
+/// come to its end.
+fn make_directory_file(path: PathBuf) -> Option<File> {
+    use std::io::Write as _;
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    let mut file = options.open(path).ok()?;
+    let start = std::env::current_dir().ok()?;
+    file.write_all(&[start.as_os_str().as_bytes(), b"\n"].concat()).ok()?;
+    Some(file)
 }
 
 /// Leaves 0 to 2, pipes (`cmd <(…)`) and what the plan names; everything else ends with the exec.

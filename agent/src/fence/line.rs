@@ -6,16 +6,33 @@
 //! is what ties the launch to the decision.
 #![forbid(unsafe_code)]
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use sha2::{Digest, Sha256};
 
 /// The command inside Claude Code's line; `None` for a line of another form: a hook, an MCP server.
 pub fn command_of_line(line: &[u8]) -> Option<Vec<u8>> {
+    parts(line).map(|(command, _)| command)
+}
+
+/// The file that Claude Code's line writes its last directory to: `/tmp/claude-XXXX-cwd`, in exactly that form.
+pub fn directory_file_of_line(line: &[u8]) -> Option<&Path> {
+    let (_, file) = parts(line)?;
+    let number = file.strip_prefix(b"/tmp/claude-")?.strip_suffix(b"-cwd")?;
+    let plain = (1..=64).contains(&number.len()) && number.iter().all(u8::is_ascii_alphanumeric);
+    plain.then(|| Path::new(OsStr::from_bytes(file)))
+}
+
+/// The command of a line, and the file at its end.
+fn parts(line: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let start = top_level_eval(line)?;
     let (command, rest) = single_quoted_word(&line[start..])?;
     let rest = rest.strip_prefix(b" < /dev/null").unwrap_or(rest);
     let file = rest.strip_prefix(b" && pwd -P >| ")?;
     let one_word = !file.is_empty() && !file.iter().any(|b| b.is_ascii_whitespace() || b";&|<>()`$".contains(b));
-    one_word.then_some(command)
+    one_word.then_some((command, file))
 }
 
 /// SHA-256 of a command, as decisions and plans carry it.
@@ -173,6 +190,18 @@ mod tests {
             "true && eval 'x'$y < /dev/null && pwd -P >| /tmp/f",
         ] {
             assert_eq!(command_of_line(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn only_the_hosts_own_form_names_a_directory_file() {
+        let file = |path: &str| {
+            let line = format!("true && eval 'x' < /dev/null && pwd -P >| {path}");
+            directory_file_of_line(line.as_bytes()).map(|path| path.to_str().unwrap().to_owned())
+        };
+        assert_eq!(file("/tmp/claude-55b7-cwd").as_deref(), Some("/tmp/claude-55b7-cwd"));
+        for other in ["/home/u/.bashrc", "/tmp/claude-../x-cwd", "/tmp/claude--cwd", "/tmp/claude-1-cwd/x"] {
+            assert_eq!(file(other), None, "{other}");
         }
     }
 

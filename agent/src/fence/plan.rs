@@ -164,6 +164,18 @@ pub struct LandlockPlan {
     pub reads: String,
 }
 
+impl LandlockPlan {
+    /// The rights that are granted on a path without links and all below it.
+    pub fn granted(&self, path: &Path) -> u64 {
+        self.paths.iter().filter(|rule| path.starts_with(rule.path())).fold(0, |sum, rule| sum | rule.access)
+    }
+
+    /// Whether files can be made in a directory.
+    pub fn makes_files_in(&self, directory: &Path) -> bool {
+        self.granted(directory) & AccessFs::MakeReg as u64 != 0
+    }
+}
+
 /// One grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathRule {
