@@ -1,14 +1,15 @@
 //! The probe under the capabilities that its unit names: they must be enough, and all that it ends up with.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use ringfence_tests::person::needs_root;
-use ringfence_tests::running::{PINS, Probe};
+use ringfence_tests::running::Probe;
 use ringfence_tests::stage::Stage;
 use ringfence_tests::suite::{CannotRun, CaseResult};
 
@@ -63,24 +64,30 @@ fn ask(stage: &Stage) -> std::io::Result<std::process::Output> {
 struct Limited {
     child: Child,
     program: PathBuf,
+    bpffs: PathBuf,
     pins: PathBuf,
 }
 
 impl Limited {
     fn start(stage: &Stage, capabilities: &[String]) -> anyhow::Result<Limited> {
         let program = stage.program("ringfence-probe");
-        // The stage's directory has a name that no other run has.
         let run = stage.probe_socket().parent().context("a directory")?.to_owned();
-        let name = run.parent().and_then(Path::file_name).context("a name")?.to_string_lossy().into_owned();
-        let pins = Path::new(PINS).join(format!("{name}-limited"));
+        // What the unit's ExecStartPre does with all privileges: the probe itself may not mount. Here it is a mount of
+        // this case's own namespace, which ends with it.
+        let bpffs = run.join("bpf");
+        std::fs::create_dir(&bpffs)?;
+        mount(Some("bpf"), &bpffs, Some("bpf"), MsFlags::empty(), Some("mode=0700"))?;
+        let pins = bpffs.join("ringfence");
         let set = capabilities.iter().fold("-all".to_owned(), |set, name| format!("{set},+{name}"));
         let mut command = Command::new("setpriv");
         command.args(["--bounding-set", &set, "--inh-caps", "-all", "--no-new-privs", "--"]).arg(&program);
         command.arg("--socket").arg(stage.probe_socket()).arg("--pin-dir").arg(&pins);
         command.arg("--plans-dir").arg(stage.plans_directory()).arg("--runtime-root").arg(&run).arg("--unload-on-exit");
         command.arg("--launcher").arg(stage.launcher()).arg("--hook").arg(stage.hook());
+        // A case that is killed must leave nothing attached.
+        command.arg("--exit-with").arg(std::process::id().to_string());
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
-        let mut limited = Limited { child: command.spawn()?, program, pins };
+        let mut limited = Limited { child: command.spawn()?, program, bpffs, pins };
         let begun = Instant::now();
         while !ask(stage)?.status.success() {
             if let Some(status) = limited.child.try_wait()? {
@@ -106,5 +113,6 @@ impl Drop for Limited {
         if self.pins.exists() {
             let _ = Command::new(&self.program).arg("--unload").arg("--pin-dir").arg(&self.pins).status();
         }
+        let _ = umount2(&self.bpffs, MntFlags::MNT_DETACH);
     }
 }
