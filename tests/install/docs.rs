@@ -44,6 +44,13 @@ pub(crate) fn named_tests() -> CaseResult {
         let defined = format!("fn {name}(");
         ensure!(sources.iter().any(|source| source.contains(&defined)), "docs/bypasses.md: there is no test {name}");
     }
+    let cases = page.split("\n## The observer").nth(1).context("the tables begin with the observer")?;
+    for case in cases.split('"').skip(1).step_by(2) {
+        ensure!(
+            sources.iter().any(|source| source.contains(&format!("\"{case}\""))),
+            "docs/bypasses.md: there is no case \"{case}\""
+        );
+    }
     Ok(())
 }
 
