@@ -61,6 +61,8 @@ pub fn ringfence_exec(ctx: BtfTracePointContext) -> i32 {
     let bprm: *const c_void = ctx.arg(2);
     let header = emit::header(KIND_EXEC, 0, mark, task);
     marks::mirror(header.pid, &mark, header.start_ns);
+    #[cfg(feature = "log")]
+    aya_log_ebpf::debug!(&ctx, "exec: session {} launch {} role {}", mark.session, mark.launch, mark.role());
 
     let Some(event) = emit::begin(&mark, KIND_EXEC) else { return 0 };
     let parent = pointer(marks::leader(task).cast(), &OFF_TASK_REAL_PARENT);

@@ -10,7 +10,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_attach_type;
 
 use super::btf::TypeInfo;
-use super::{KernelError, call, maps, mount};
+use super::{KernelError, call, log, maps, mount};
 use crate::probe::protocol::ProgramState;
 
 /// How a program meets the kernel.
@@ -183,6 +183,9 @@ pub fn load(object: &[u8], pins: &Pins, cgroup: &Path, mirror: bool) -> Result<V
         };
         programs.insert(spec.name, loaded);
     }
+    if log::is_in(object) {
+        log::follow(&mut loading.programs);
+    }
     let cgroup = File::open(cgroup).map_err(|e| format!("{}: {e}", cgroup.display()));
     let mut states = Vec::with_capacity(PROGRAMS.len());
     for spec in &PROGRAMS {
@@ -295,10 +298,14 @@ impl<'a> Loading<'a> {
             .patch_map_data(values.iter().map(|(name, value)| (*name, (value.as_slice(), true))).collect())
             .map_err(|e| chain(&e))?;
         let open = |name: &str| match self.programs.map(name) {
-            Some(aya::maps::Map::Array(map)) if name.starts_with('.') => {
+            _ if maps::NAMES.contains(&name) => {
+                call::open_pin(&self.pins.maps().join(name)).map_err(|e| format!("map {name}: {e}"))
+            }
+            // Not pinned: the globals, and log lines.
+            Some(aya::maps::Map::Array(map) | aya::maps::Map::RingBuf(map)) => {
                 map.fd().as_fd().try_clone_to_owned().map_err(|e| e.to_string())
             }
-            _ => call::open_pin(&self.pins.maps().join(name)).map_err(|e| format!("map {name}: {e}")),
+            _ => Err(format!("map {name} is unknown")),
         };
         let maps: Vec<(String, aya_obj::Map)> = object.maps.drain().collect();
         let fds: Vec<OwnedFd> = maps.iter().map(|(name, _)| open(name)).collect::<Result<_, _>>()?;

@@ -3,6 +3,7 @@
 mod btf;
 mod call;
 mod load;
+mod log;
 mod maps;
 mod mark;
 mod mount;
@@ -122,7 +123,8 @@ impl Kernel {
             }
         };
         pins.make()?;
-        let complete = pins.complete().filter(|_| state.is_some_and(|state| state.object == digest));
+        let complete =
+            pins.complete().filter(|_| state.is_some_and(|state| state.object == digest) && !log::is_in(&object));
         let taken_over = complete.is_some();
         let programs = match complete {
             Some(programs) => programs,

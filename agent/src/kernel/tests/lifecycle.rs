@@ -117,3 +117,12 @@ fn files_that_others_can_write_give_no_role() {
     let state = states.iter().find(|one| one.program.starts_with("role launched by")).unwrap();
     assert!(!state.attached && state.reason.as_ref().unwrap().contains("root"), "{state:?}");
 }
+
+#[test]
+fn only_objects_with_log_lines_are_followed() {
+    assert!(!log::is_in(b"no such map"));
+    assert!(log::is_in(b"...AYA_LOGS..."));
+    if let Some(object) = OBJECT {
+        assert!(!log::is_in(object), "a release object holds no format strings");
+    }
+}
