@@ -45,8 +45,18 @@ macro_rules! kernel_fields {
             OFF_BPRM_FILENAME: "linux_binprm", "filename";
             OFF_SOCK_ADDR_SK: "bpf_sock_addr_kern", "sk";
             OFF_SOCK_ADDR_UADDR: "bpf_sock_addr_kern", "uaddr";
-            OFF_SOCK_ADDR_UADDRLEN: "bpf_sock_addr_kern", "uaddrlen";
             OFF_SOCK_TYPE: "sock", "sk_type";
+        }
+    };
+}
+
+/// As [`kernel_fields`], for fields that a supported kernel may lack: they stay 0, and what needs them is not loaded.
+#[macro_export]
+macro_rules! optional_kernel_fields {
+    ($with:ident) => {
+        $with! {
+            // Came with the hooks for unix sockets, Linux 6.7.
+            OFF_SOCK_ADDR_UADDRLEN: "bpf_sock_addr_kern", "uaddrlen";
         }
     };
 }

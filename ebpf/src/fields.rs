@@ -18,6 +18,7 @@ macro_rules! globals {
 }
 
 ringfence_common::kernel_fields!(globals);
+ringfence_common::optional_kernel_fields!(globals);
 ringfence_common::syscall_fields!(globals);
 
 /// Whether cgroup programs must use the mirror, since this kernel gives them no task storage. Set by the loader.
@@ -54,6 +55,36 @@ pub fn read<T: Copy + Default>(base: *const c_void, field: &'static u64) -> T {
 #[inline(always)]
 pub fn pointer(base: *const c_void, field: &'static u64) -> *const c_void {
     read::<usize>(base, field) as *const c_void
+}
+
+/// Copies a pointer field to a variable; null when the address cannot be read.
+#[inline(always)]
+pub fn read_into(to: &mut usize, base: *const c_void, field: &'static u64) {
+    // SAFETY: `to` has the size of a pointer; the helper checks the address, and zeroes `to` when it is bad.
+    unsafe { generated::bpf_probe_read_kernel(core::ptr::from_mut(to).cast(), 8, at(base, field)) };
+}
+
+/// A pointer that a helper wrote.
+#[inline(always)]
+pub fn slot(from: &usize) -> *const c_void {
+    // SAFETY: a reference is valid to read. Volatile: the value is to come from memory, not from what is known of it.
+    unsafe { core::ptr::read_volatile(from) as *const c_void }
+}
+
+/// Sets such a pointer to a computed address, by way of a helper.
+#[inline(always)]
+pub fn set_slot(to: &mut usize, value: *const c_void) {
+    let value = value as usize;
+    // SAFETY: both are variables of a pointer's size.
+    unsafe { generated::bpf_probe_read_kernel(core::ptr::from_mut(to).cast(), 8, (&raw const value).cast()) };
+}
+
+/// The same value, of which the verifier knows nothing any more.
+#[inline(always)]
+pub fn forget(value: usize) -> usize {
+    let mut copy = 0;
+    set_slot(&mut copy, value as *const c_void);
+    slot(&copy) as usize
 }
 
 /// A pointer to an element of an array of pointers; null when it cannot be read.

@@ -40,18 +40,23 @@ pub fn is_anonymous(file: *const c_void) -> bool {
 /// `data` must have [`EXEC_DATA_BYTES`] twice.
 #[inline(always)]
 pub unsafe fn path(file: *const c_void, data: *mut u8, begin: usize) -> (usize, u32) {
-    let mut dentry = pointer(file, &OFF_FILE_PATH_DENTRY);
-    let mut mount = around(pointer(file, &OFF_FILE_PATH_MNT), &OFF_MOUNT_MNT);
-    let mut len = 0usize;
+    // Both are written by a helper alone and read afresh in each round: what the verifier learns of a value in one
+    // round would otherwise tell that round's state from the others', and it would walk every way through all rounds.
+    let (mut dentry_slot, mut mount_slot) = (0usize, 0usize);
+    read_into(&mut dentry_slot, file, &OFF_FILE_PATH_DENTRY);
+    read_into(&mut mount_slot, file, &OFF_FILE_PATH_MNT);
+    let (mut len, mut flags) = (0usize, EXEC_PATH_CUT);
     for _ in 0..PATH_DEPTH {
-        let root = pointer(at(mount, &OFF_MOUNT_MNT), &OFF_VFSMOUNT_ROOT);
-        if dentry == root {
+        let (dentry, vfsmount) = (slot(&dentry_slot), slot(&mount_slot));
+        if dentry == pointer(vfsmount, &OFF_VFSMOUNT_ROOT) {
+            let mount = around(vfsmount, &OFF_MOUNT_MNT);
             let parent = pointer(mount, &OFF_MOUNT_PARENT);
             if parent == mount || parent.is_null() {
-                return (len, 0);
+                flags = 0;
+                break;
             }
-            dentry = pointer(mount, &OFF_MOUNT_MOUNTPOINT);
-            mount = parent;
+            read_into(&mut dentry_slot, mount, &OFF_MOUNT_MOUNTPOINT);
+            set_slot(&mut mount_slot, at(parent, &OFF_MOUNT_MNT));
             continue;
         }
         if len > PATH_BYTES - COMPONENT_BYTES {
@@ -60,12 +65,14 @@ pub unsafe fn path(file: *const c_void, data: *mut u8, begin: usize) -> (usize, 
         let to = data.wrapping_add((begin + len) & (EXEC_DATA_BYTES - 1));
         // SAFETY: the offset is below EXEC_DATA_BYTES and as much again follows.
         let read = unsafe { kernel_string(to, COMPONENT_BYTES as u32, pointer(dentry, &OFF_DENTRY_NAME)) };
-        len += read & (2 * COMPONENT_BYTES - 1);
-        let parent = pointer(dentry, &OFF_DENTRY_PARENT);
+        len = forget(len + read) & (2 * PATH_BYTES - 1);
+        read_into(&mut dentry_slot, dentry, &OFF_DENTRY_PARENT);
+        let parent = slot(&dentry_slot);
         if parent == dentry || parent.is_null() {
-            return (len, EXEC_PATH_DETACHED);
+            flags = EXEC_PATH_DETACHED;
+            break;
         }
-        dentry = parent;
     }
-    (len, EXEC_PATH_CUT)
+    // Forgotten likewise: the rest of the program is then verified once, not once for each way out of the loop.
+    (forget(len), forget(flags as usize) as u32)
 }

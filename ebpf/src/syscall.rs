@@ -79,6 +79,10 @@ fn result(task: *mut task_struct, state: &TaskState, attempt: u64, value: i64) {
 
 #[inline(always)]
 fn refusal(task: *mut task_struct, state: &TaskState, regs: *const c_void, number: u32, compat: bool, errno: i64) {
+    // A detached program may run a little longer: the kernel takes links down in the background.
+    if marks::state().is_none_or(|state| state.watch == 0) {
+        return;
+    }
     let Some(event) = emit::begin(&state.mark, KIND_REFUSED) else { return };
     let arguments = if compat {
         [0; 6]

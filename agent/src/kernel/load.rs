@@ -61,6 +61,8 @@ const PROGRAMS: [Spec; 12] = [
 /// The first program that wants task storage in a cgroup program: it decides whether the mirror is used.
 const STORAGE_PROBE: &str = "ringfence_connect4";
 
+const NO_UNIX_HOOK: &str = "this kernel has no such hook (it came with Linux 6.7)";
+
 /// Where things are pinned. Names have no dots: bpffs reserves them.
 #[derive(Clone, Debug)]
 pub struct Pins {
@@ -155,6 +157,9 @@ fn globals(mirror: bool) -> Result<Vec<(&'static str, u64)>, KernelError> {
     let mut globals = Vec::with_capacity(fields.len() + syscall.len() + 1);
     for (name, structure, member) in fields.into_iter().chain(syscall) {
         globals.push((name, info.offset(structure, member)?));
+    }
+    for (name, structure, member) in ringfence_common::optional_kernel_fields!(table) {
+        globals.push((name, info.offset(structure, member).unwrap_or(0)));
     }
     globals.push(("USE_MIRROR", u64::from(mirror)));
     Ok(globals)
@@ -292,6 +297,9 @@ impl<'a> Loading<'a> {
 
     /// The library relocates programs only on its way to load them itself: this takes the object apart once more.
     fn load_unix(&self, name: &str, kind: u32) -> Result<OwnedFd, String> {
+        if self.globals.iter().any(|(field, offset)| *field == "OFF_SOCK_ADDR_UADDRLEN" && *offset == 0) {
+            return Err(NO_UNIX_HOOK.into());
+        }
         let mut object = aya_obj::Object::parse(self.object).map_err(|e| chain(&e))?;
         let values: Vec<_> = self.globals.iter().map(|(name, value)| (*name, value.to_ne_bytes())).collect();
         object
@@ -317,7 +325,7 @@ impl<'a> Loading<'a> {
         let program = object.programs.get(name).ok_or("the object has no such program")?;
         let function = object.functions.get(&program.function_key()).ok_or("the object has no such program")?;
         call::load_sock_addr(name, &function.instructions, kind).map_err(|(error, log)| match error.raw_os_error() {
-            Some(libc::EINVAL) if log.is_empty() => "this kernel has no such hook (it came with Linux 6.7)".into(),
+            Some(libc::EINVAL) if log.is_empty() => NO_UNIX_HOOK.into(),
             _ => said(&error, &log),
         })
     }

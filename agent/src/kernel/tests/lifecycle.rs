@@ -54,6 +54,8 @@ fn another_object_keeps_maps_and_marks() {
     assert!(!bench.kernel.taken_over());
     assert!(bench.kernel.watching_refusals());
     assert_eq!(bench.kernel.sessions(ALICE).unwrap(), [session]);
+    // The kernel takes the old links down in the background.
+    std::thread::sleep(Duration::from_millis(500));
     actor.go();
     assert!(actor.end().success());
     let seen = bench.observe_until_exit(ALICE, id);
