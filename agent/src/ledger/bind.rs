@@ -2,10 +2,14 @@
 #![forbid(unsafe_code)]
 
 use super::entry::{Binding, Gravity, Verdict};
-use super::tree::{Item, Launch, MOST_STRAYS, Ns, Owner, Place, SETTLE, Tree, id_of};
+use super::tree::{Item, Launch, MOST_STRAYS, Ns, Owner, Place, SECOND, SETTLE, Tree, id_of};
 
 /// Most launches that one call is shown with.
 const MOST_LAUNCHES: usize = 4;
+/// Most equal calls and launches that are dealt at once.
+const MOST_DEALT: usize = 64;
+/// By how many seconds the host may measure less than the kernel saw.
+const MEASURE_SLACK: f64 = 0.02;
 
 impl Tree {
     /// Deals the launches of one command out to the calls that asked for it. Run again whenever one of them changes, since
@@ -281,49 +285,97 @@ fn binding_of(item: &Item, launch: &Launch) -> Binding {
     if launch.fenced && same_directory(item, launch) { Binding::Digest } else { Binding::Window }
 }
 
-/// Pairs of call and launch. Three rounds, strongest first: ends that agree with what the host reported; then calls that
-/// the host has reported on; then first in, first out. Within a round calls in another directory come last.
-fn assign(calls: &[(u64, &Item)], launches: &[(u64, &Launch)]) -> Vec<(u64, u64, Binding)> {
-    let mut pairs: Vec<(u64, u64, Binding)> = Vec::new();
-    let mut reported: Vec<&(u64, &Item)> = calls.iter().filter(|(_, call)| call.said.is_some()).collect();
-    reported.sort_by_key(|(key, call)| (call.said.as_ref().map(|s| s.time_ns), *key));
-    let mut in_order: Vec<&(u64, &Item)> = calls.iter().collect();
-    in_order.sort_by_key(|(key, call)| (call.began, *key));
-    let mut by_end: Vec<&(u64, &Launch)> = launches.iter().filter(|(_, l)| l.root_exit.is_some()).collect();
-    by_end.sort_by_key(|(key, l)| (l.root_exit.map(|(_, at)| at), *key));
-    let mut by_start: Vec<&(u64, &Launch)> = launches.iter().collect();
-    by_start.sort_by_key(|(key, l)| (l.began, *key));
+type Pair = (u64, u64, Binding);
+type Calls<'a> = Vec<(u64, &'a Item)>;
+type Launches<'a> = Vec<(u64, &'a Launch)>;
 
+/// Pairs of call and launch, the strongest ground first: ends that agree with what the host reported; reports that came
+/// while the launch ran (a background command); then first in, first out. Calls in another directory come last.
+fn assign(calls: &[(u64, &Item)], launches: &[(u64, &Launch)]) -> Vec<Pair> {
+    let mut pairs: Vec<Pair> = Vec::new();
     for strict in [true, false] {
         let fits =
             |call: &Item, launch: &Launch| in_window(call, launch.began) && (!strict || same_directory(call, launch));
-        let mut round =
-            |calls: &[&(u64, &Item)], launches: &[&(u64, &Launch)], agree: &dyn Fn(&Item, &Launch) -> bool| {
-                for (call, item) in calls {
-                    let taken = |pairs: &[(u64, u64, Binding)], launch: u64| {
-                        pairs.iter().any(|(c, l, _)| c == call || *l == launch)
-                    };
-                    let found = launches
-                        .iter()
-                        .find(|(key, launch)| !taken(&pairs, *key) && fits(item, launch) && agree(item, launch));
-                    if let Some((launch_key, launch)) = found {
-                        pairs.push((*call, *launch_key, binding_of(item, launch)));
-                    }
-                }
-            };
-        round(&reported, &by_end, &ends_agree);
-        round(&reported, &by_start, &|_, launch| launch.root_exit.is_none());
-        round(&in_order, &by_start, &|_, _| true);
+        // What failed is told apart from what did not, and by its code where the host says it.
+        let mut classes: Vec<(bool, Option<i32>)> =
+            calls.iter().filter_map(|(_, call)| call.said.as_ref()).map(|said| (said.failed, said.exit_code)).collect();
+        classes.sort_by_key(|(failed, code)| (code.is_none(), *code, *failed));
+        classes.dedup();
+        for class in classes {
+            let (mut reported, mut ended) = left(calls, launches, &pairs);
+            reported.retain(|(_, call)| call.said.as_ref().is_some_and(|said| (said.failed, said.exit_code) == class));
+            ended.retain(|(_, launch)| launch.root_exit.is_some());
+            pairs.extend(cheapest(&reported, &ended, &|call, launch| {
+                by_end(call, launch).filter(|_| fits(call, launch))
+            }));
+        }
+        let (mut reported, running) = left(calls, launches, &pairs);
+        reported.retain(|(_, call)| call.said.is_some());
+        pairs.extend(cheapest(&reported, &running, &|call, launch| {
+            by_start(call, launch).filter(|_| fits(call, launch))
+        }));
+
+        let (mut waiting, mut free) = left(calls, launches, &pairs);
+        waiting.sort_by_key(|(key, call)| (call.began, *key));
+        free.sort_by_key(|(key, launch)| (launch.began, *key));
+        for (call, item) in waiting {
+            if let Some(at) = free.iter().position(|(_, launch)| fits(item, launch)) {
+                let (launch_key, launch) = free.remove(at);
+                pairs.push((call, launch_key, binding_of(item, launch)));
+            }
+        }
     }
     pairs
 }
 
-/// Whether the launch ended before the host spoke of the call, and as the host said.
-fn ends_agree(item: &Item, launch: &Launch) -> bool {
-    let (Some(said), Some((exit, at))) = (&item.said, launch.root_exit) else { return false };
-    let code_agrees = match said.exit_code {
+/// What no pair has taken.
+fn left<'a>(calls: &[(u64, &'a Item)], launches: &[(u64, &'a Launch)], pairs: &[Pair]) -> (Calls<'a>, Launches<'a>) {
+    let calls = calls.iter().filter(|(key, _)| pairs.iter().all(|(call, _, _)| call != key)).copied();
+    let launches = launches.iter().filter(|(key, _)| pairs.iter().all(|(_, launch, _)| launch != key)).copied();
+    (calls.collect(), launches.collect())
+}
+
+/// Of all ways to pair calls with launches, the one that pairs most and then costs least.
+fn cheapest(calls: &Calls<'_>, launches: &Launches<'_>, cost: &dyn Fn(&Item, &Launch) -> Option<f64>) -> Vec<Pair> {
+    // Calls are dealt the newest launches first when there are very many: older ones are settled before long.
+    let calls = &calls[calls.len().saturating_sub(MOST_DEALT)..];
+    let launches = &launches[launches.len().saturating_sub(MOST_DEALT)..];
+    let costs: Vec<Vec<Option<f64>>> =
+        calls.iter().map(|(_, call)| launches.iter().map(|(_, launch)| cost(call, launch)).collect()).collect();
+    let pair = |(row, column): (usize, usize)| {
+        (calls[row].0, launches[column].0, binding_of(calls[row].1, launches[column].1))
+    };
+    super::assignment::cheapest(&costs).into_iter().map(pair).collect()
+}
+
+/// The host speaks of a call soon after its launch ended, and says what that said. Squared times, since otherwise two ends
+/// before two reports could be paired crosswise at the same cost. The host's own measure of the call tells parallel equal
+/// calls apart even when they end together: it is longer than the launch by about the same for each.
+fn by_end(item: &Item, launch: &Launch) -> Option<f64> {
+    let (said, (exit, at)) = (item.said.as_ref()?, launch.root_exit?);
+    let agrees = match said.exit_code {
         Some(code) => code == exit.code,
         None => said.failed == (exit.code != 0),
     };
-    at <= said.time_ns && code_agrees
+    if !agrees || at > said.time_ns {
+        return None;
+    }
+    let lived = seconds(launch.began.0, at);
+    let measured = said.duration_ms.map(|ms| ms as f64 / 1000.0);
+    if measured.is_some_and(|measured| measured + MEASURE_SLACK < lived) {
+        return None;
+    }
+    let off = measured.map_or(0.0, |measured| measured - lived);
+    Some(seconds(at, said.time_ns).powi(2) + off.powi(2))
+}
+
+/// The host's word came while the launch ran (a background command), or its end was not seen.
+fn by_start(item: &Item, launch: &Launch) -> Option<f64> {
+    let said = item.said.as_ref()?;
+    let ran = launch.root_exit.is_none_or(|(_, at)| at > said.time_ns);
+    (ran && launch.began.0 <= said.time_ns).then(|| seconds(launch.began.0, said.time_ns).powi(2))
+}
+
+fn seconds(from: Ns, until: Ns) -> f64 {
+    until.saturating_sub(from) as f64 / SECOND as f64
 }

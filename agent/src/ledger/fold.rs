@@ -150,6 +150,10 @@ impl Fold {
         }
     }
 
+    pub(super) fn exit_of(&self, process: ProcessId) -> Option<Exit> {
+        self.exits.get(&process).copied()
+    }
+
     fn all(&self) -> impl Iterator<Item = &Ran> {
         self.first.iter().chain(&self.last)
     }

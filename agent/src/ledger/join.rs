@@ -83,6 +83,8 @@ pub enum Fact {
         failed: bool,
         /// See `failed`.
         exit_code: Option<i32>,
+        /// How long the tool ran, as the host measured it.
+        duration_ms: Option<u64>,
         /// For file edits: what the file is now.
         file: Option<FileState>,
         /// When.
@@ -225,7 +227,11 @@ impl Joiner {
                 let by_session = || session.as_ref().and_then(|s| self.by_session.get(s));
                 let found = mark.and_then(|(mark, _)| self.by_mark.get(&mark)).or_else(by_session);
                 let Some(tree) = found.or_else(|| self.by_host.get(&notice.parent)).copied() else { return Vec::new() };
-                self.with(tree, |tree| tree.launched(notice, mark.map(|(_, launch)| launch), time_ns))
+                let around = Surroundings { attribution: &*self.config.attribution, redact: self.config.redact };
+                let Some(tree) = self.trees.get_mut(&tree) else { return Vec::new() };
+                tree.launched(notice, mark.map(|(_, launch)| launch), time_ns);
+                tree.attribute_early(&around);
+                tree.changes()
             }
             Fact::Decided { session, call_id, tool, class, summary, command_digest, cwd, decision, file, time_ns } => {
                 let item = Item {
@@ -241,8 +247,8 @@ impl Joiner {
                 };
                 self.in_session(&session, |tree| tree.decided(item))
             }
-            Fact::HostResult { session, call_id, failed, exit_code, file, time_ns } => {
-                let said = Said { failed, exit_code, file, time_ns };
+            Fact::HostResult { session, call_id, failed, exit_code, duration_ms, file, time_ns } => {
+                let said = Said { failed, exit_code, duration_ms, file, time_ns };
                 let call = cut(shown_text(&call_id), limits::ID_BYTES);
                 self.in_session(&session.clone(), |tree| tree.said((session, call), said))
             }
@@ -351,8 +357,10 @@ impl Joiner {
     fn tick(&mut self, time_ns: u64) -> Vec<Change> {
         let mut changes = Vec::new();
         let mut over = Vec::new();
+        let around = Surroundings { attribution: &*self.config.attribution, redact: self.config.redact };
         for (key, tree) in &mut self.trees {
             tree.ticked(time_ns);
+            tree.attribute_early(&around);
             changes.extend(tree.changes());
             if tree.forget() {
                 over.push(*key);

@@ -1,5 +1,6 @@
 //! Decided, confined, observed: do they agree?
 
+mod assignment;
 mod bind;
 pub mod entry;
 mod fold;
@@ -11,6 +12,8 @@ pub mod refusal;
 pub mod report;
 #[cfg(test)]
 pub(crate) mod scene;
+#[cfg(test)]
+mod stream_tests;
 mod text;
 mod told;
 mod tree;

@@ -7,12 +7,14 @@ use super::entry::Exit;
 use super::fold::Started;
 use super::line;
 use super::refusal::{Attribution, LaunchContext, RefusedCall, in_words};
-use super::tree::{Ns, Owner, Place, Tree};
+use super::tree::{EarlyRefusal, LAUNCH_HOLD, Ns, Owner, Place, Tree};
 use crate::probe::protocol::{Bytes, Mark, Observation, ObservationKind, Peer, Role};
 use crate::process::ProcessId;
 
 /// The launcher's name, as its file ends.
 const LAUNCHER: &[u8] = b"ringfence-exec";
+/// Refusals of one launch that wait for its notice.
+const MOST_UNATTRIBUTED: usize = 64;
 
 /// What the tree needs from outside while it observes.
 pub(super) struct Surroundings<'a> {
@@ -124,6 +126,8 @@ impl Tree {
         };
         match known.unwrap_or_else(inherited) {
             place @ (Place::Internal | Place::Hook) => self.place(process, place),
+            // A launch is never lost, so this came before it and was told late: the shell before the prefix.
+            Place::Launch(launch) if self.launches.get(&launch).is_some_and(|l| l.fenced) => {}
             Place::Launch(launch) => {
                 self.place(process, Place::Launch(launch));
                 self.started(launch, process, time_ns, exec, &arguments, around);
@@ -194,6 +198,12 @@ impl Tree {
     pub(super) fn set_root(&mut self, key: u64, process: ProcessId) {
         if let Some(launch) = self.launches.get_mut(&key) {
             launch.root = Some(process);
+            // Its end may have been told before it was known to be the first process.
+            if launch.root_exit.is_none()
+                && let Some(ended) = self.procs.get(&process).and_then(|p| p.ended)
+            {
+                launch.root_exit = launch.fold.exit_of(process).map(|exit| (exit, ended));
+            }
         }
         self.by_root.insert(process, key);
     }
@@ -329,10 +339,22 @@ impl Tree {
         around: &Surroundings<'_>,
     ) {
         let Some(key) = self.launch_of(process, mark, time_ns) else { return };
+        let Some(launch) = self.launches.get_mut(&key) else { return };
+        let early = launch.fenced && launch.notice.is_none() && self.now < launch.began.1 + LAUNCH_HOLD;
+        if early && launch.unattributed.len() < MOST_UNATTRIBUTED {
+            let RefusedCall { syscall, compat, arguments, errno, path } = *call;
+            let (arguments, path) = (*arguments, path.clone());
+            launch.unattributed.push(EarlyRefusal { process, syscall, compat, arguments, errno, path });
+            return;
+        }
+        self.attribute(key, process, call, around);
+    }
+
+    fn attribute(&mut self, key: u64, process: ProcessId, call: &RefusedCall<'_>, around: &Surroundings<'_>) {
         let session = self.current().map(|s| s.summary.id.clone()).unwrap_or_default();
         let Some(launch) = self.launches.get_mut(&key) else { return };
         let context = LaunchContext {
-            number: mark.launch,
+            number: launch.number.unwrap_or(0),
             plan: launch.notice.as_ref().map(|n| n.plan.clone()),
             fence: launch.notice.as_ref().map_or(String::new(), |n| n.fence.clone()),
         };
@@ -346,5 +368,20 @@ impl Tree {
         }
         launch.fold.refused(process.pid, call.errno, what, by);
         self.touch_launch(key);
+    }
+
+    /// Refusals whose launch has told its plan, or will not any more.
+    pub(super) fn attribute_early(&mut self, around: &Surroundings<'_>) {
+        let now = self.now;
+        let known = |l: &super::tree::Launch| l.notice.is_some() || l.began.1 + LAUNCH_HOLD <= now;
+        let due: Vec<u64> =
+            self.launches.iter().filter(|(_, l)| !l.unattributed.is_empty() && known(l)).map(|(key, _)| *key).collect();
+        for key in due {
+            let waiting = self.launches.get_mut(&key).map(|l| std::mem::take(&mut l.unattributed)).unwrap_or_default();
+            for EarlyRefusal { process, syscall, compat, arguments, errno, path } in waiting {
+                let call = RefusedCall { syscall, compat, arguments: &arguments, errno, path: &path };
+                self.attribute(key, process, &call, around);
+            }
+        }
     }
 }

@@ -53,6 +53,7 @@ pub(crate) struct Ledger {
     pub(super) settled: BTreeMap<String, bool>,
     pub(super) sessions: BTreeMap<String, SessionSummary>,
     pub(super) findings: Vec<Finding>,
+    pub(super) session_of: BTreeMap<String, String>,
 }
 
 impl Ledger {
@@ -68,6 +69,7 @@ impl Ledger {
             settled: BTreeMap::new(),
             sessions: BTreeMap::new(),
             findings: Vec::new(),
+            session_of: BTreeMap::new(),
         }
     }
 
@@ -77,6 +79,7 @@ impl Ledger {
                 Change::Session(summary) => drop(self.sessions.insert(summary.id.clone(), summary)),
                 Change::Entry { session, entry, opened, settled } => {
                     assert!(self.sessions.contains_key(&session), "a session stands before its entries");
+                    self.session_of.insert(entry.id.clone(), session.clone());
                     let old = self.entries.insert(entry.id.clone(), (*entry).clone());
                     assert_eq!(opened, old.is_none(), "an entry is opened once");
                     self.settled.insert(entry.id, settled);
@@ -211,6 +214,7 @@ impl Scene {
             call_id: call.into(),
             failed,
             exit_code,
+            duration_ms: None,
             file,
             time_ns,
         });

@@ -335,7 +335,7 @@ impl Tree {
             });
             item.said = entry.host_result.map(|said| {
                 let time_ns = entry.ended.as_deref().map_or(began, |at| nanoseconds(at, self.clock));
-                Said { failed: said.failed, exit_code: said.exit_code, file: None, time_ns }
+                Said { failed: said.failed, exit_code: said.exit_code, duration_ms: None, file: None, time_ns }
             });
             if let Some(record) = &entry.launch {
                 let launch = self.new_launch(true, (began, began));

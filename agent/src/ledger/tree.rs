@@ -13,6 +13,7 @@ use super::text::{cut, hex, shown_text};
 use crate::fence::receipt::LaunchNotice;
 use crate::host::{HostKind, ToolClass};
 use crate::policy::judge::{Decision, Outcome};
+use crate::probe::protocol::Bytes;
 use crate::process::ProcessId;
 
 /// Nanoseconds of CLOCK_BOOTTIME.
@@ -97,6 +98,19 @@ pub(super) struct Launch {
     /// Whether the program's wait is over: from here on it counts as run without the launcher.
     pub(super) ripe: bool,
     pub(super) frozen: bool,
+    /// Refusals that came before the notice, without which the plan is not known.
+    pub(super) unattributed: Vec<EarlyRefusal>,
+}
+
+/// A refused system call that waits for its launch's plan.
+#[derive(Clone, Debug)]
+pub(super) struct EarlyRefusal {
+    pub(super) process: ProcessId,
+    pub(super) syscall: i32,
+    pub(super) compat: bool,
+    pub(super) arguments: [u64; 6],
+    pub(super) errno: u16,
+    pub(super) path: Bytes,
 }
 
 /// What the host said of a call.
@@ -104,6 +118,7 @@ pub(super) struct Launch {
 pub(super) struct Said {
     pub(super) failed: bool,
     pub(super) exit_code: Option<i32>,
+    pub(super) duration_ms: Option<u64>,
     pub(super) file: Option<FileState>,
     pub(super) time_ns: Ns,
 }
@@ -293,6 +308,7 @@ impl Tree {
             summary: String::new(),
             ripe: fenced,
             frozen: false,
+            unattributed: Vec::new(),
         };
         self.launches.insert(key, launch);
         self.waiting.insert(key);

@@ -127,6 +127,9 @@ impl Tree {
     }
 
     fn finished(&self, item: &Item, launch: &Launch) -> bool {
+        if !launch.unattributed.is_empty() {
+            return false;
+        }
         let told = item.said.as_ref().map(|said| said.time_ns);
         let watched = launch.exec_seen && self.mark.is_some();
         match (launch.root_exit, told) {

@@ -399,6 +399,25 @@ fn only_a_refusal_by_the_fence_makes_the_verdict() {
 }
 
 #[test]
+fn a_refusal_before_the_notice_waits_for_the_plan() {
+    let config = JoinerConfig { attribution: Box::new(ByErrno), ..JoinerConfig::plain(Clock::default()).unwrap() };
+    let mut scene = Scene::new();
+    scene.ledger = Ledger::with(config);
+    scene.open(HostKind::ClaudeCode);
+    scene.decide("c1", "x", NoOverride);
+    let (shell, launch) = scene.launch_unnoticed("x");
+    let (syscall, path) = (libc::SYS_mkdirat as i32, bytes("/etc/x"));
+    let kind = ObservationKind::SyscallRefused { syscall, compat: false, arguments: [0; 6], errno: 13, path };
+    scene.observe(shell, launch, Role::Launched, kind);
+    scene.exit(shell, launch, 1);
+    scene.result("c1", true, Some(1));
+    assert_eq!(scene.ledger.call("c1").verdict, Verdict::Running);
+    scene.notice(shell, launch, "x");
+    assert_eq!(scene.ledger.call("c1").verdict, Verdict::RefusedInKernel);
+    assert_eq!(scene.ledger.call("c1").refusals[0].what, "make directory /etc/x");
+}
+
+#[test]
 fn a_decision_told_late_takes_its_launch_back() {
     let mut scene = Scene::new();
     let decided = scene.later(1);
