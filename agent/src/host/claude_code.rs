@@ -185,15 +185,7 @@ pub fn decode_value(value: &Value) -> Result<HostEvent, Unreadable> {
 
 /// What a tool can do, by the host's name of it.
 pub fn tool_class(tool_name: &str) -> ToolClass {
-    match tool_name {
-        "Bash" => ToolClass::ShellExec,
-        "Write" | "Edit" | "MultiEdit" | "NotebookEdit" => ToolClass::FileEdit,
-        "Read" | "Glob" | "Grep" | "LS" => ToolClass::FileRead,
-        "WebFetch" | "WebSearch" => ToolClass::Fetch,
-        "Task" | "Agent" => ToolClass::Subagent,
-        name if name.starts_with("mcp__") => ToolClass::Mcp,
-        _ => ToolClass::Unknown,
-    }
+    ToolClass::of_tool(tool_name)
 }
 
 /// The exit code in the `error` text of a failed command: its first line is `Exit code N`.

@@ -126,6 +126,19 @@ pub enum ToolClass {
 }
 
 impl ToolClass {
+    /// The class of a tool by the name that Claude Code or Codex gives it.
+    pub fn of_tool(tool: &str) -> ToolClass {
+        match tool {
+            "Bash" => ToolClass::ShellExec,
+            "Write" | "Edit" | "MultiEdit" | "NotebookEdit" | "apply_patch" => ToolClass::FileEdit,
+            "Read" | "Glob" | "Grep" | "LS" => ToolClass::FileRead,
+            "WebFetch" | "WebSearch" => ToolClass::Fetch,
+            "Task" | "Agent" => ToolClass::Subagent,
+            _ if tool.starts_with("mcp__") => ToolClass::Mcp,
+            _ => ToolClass::Unknown,
+        }
+    }
+
     /// Whether an unreadable call of this class is denied.
     pub fn executes_or_mutates(self) -> bool {
         !matches!(self, ToolClass::FileRead | ToolClass::Fetch | ToolClass::Subagent)
