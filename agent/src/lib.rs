@@ -16,6 +16,8 @@ pub mod process;
 #[cfg(feature = "service")]
 pub mod cli;
 #[cfg(feature = "service")]
+pub mod gate;
+#[cfg(feature = "service")]
 pub mod kernel;
 #[cfg(feature = "service")]
 pub mod ledger;
@@ -23,6 +25,8 @@ pub mod ledger;
 pub mod pipeline;
 #[cfg(feature = "service")]
 pub mod probe;
+#[cfg(feature = "service")]
+pub mod review;
 #[cfg(feature = "service")]
 pub mod service;
 #[cfg(feature = "service")]

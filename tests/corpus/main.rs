@@ -19,6 +19,9 @@ use ringfence_tests::suite::{CaseResult, Suite, skip};
 /// Families that must be right today, in cases that are not disguised.
 const CATASTROPHIC: [&str; 3] = ["TR-CRED-EXFIL", "TR-DESTRUCT-OUTSIDE", "TR-POLICY-TAMPER"];
 
+/// Puts a command into another form that runs it.
+type Wrap = fn(&str) -> String;
+
 fn main() -> ExitCode {
     Suite::new("corpus")
         .in_process()
@@ -113,7 +116,7 @@ fn quoted(command: &str) -> String {
 
 fn wrapped() -> CaseResult {
     with_labelled(|policy, cases| {
-        let wrappers: [(&str, fn(&str) -> String); 7] = [
+        let wrappers: [(&str, Wrap); 7] = [
             ("bash -c", |command| format!("bash -c {}", quoted(command))),
             ("sh -lc in env", |command| format!("env -i sh -lc {}", quoted(command))),
             ("eval", |command| format!("eval {}", quoted(command))),

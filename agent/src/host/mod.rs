@@ -1,6 +1,7 @@
 //! The coding agents: what their hooks say, and how they are answered.
 
 pub mod claude_code;
+pub mod version;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -136,6 +137,19 @@ impl ToolClass {
             "Task" | "Agent" => ToolClass::Subagent,
             _ if tool.starts_with("mcp__") => ToolClass::Mcp,
             _ => ToolClass::Unknown,
+        }
+    }
+
+    /// The word used in replies, rows and metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            ToolClass::ShellExec => "shell_exec",
+            ToolClass::FileEdit => "file_edit",
+            ToolClass::FileRead => "file_read",
+            ToolClass::Fetch => "fetch",
+            ToolClass::Mcp => "mcp",
+            ToolClass::Subagent => "subagent",
+            ToolClass::Unknown => "unknown",
         }
     }
 

@@ -256,6 +256,23 @@ pub fn protect_self() -> io::Result<()> {
     nix::sys::prctl::set_dumpable(false).map_err(io::Error::from)
 }
 
+/// The listening sockets that systemd handed over at start (sd_listen_fds(3)), by `FileDescriptorName=`. Close-on-exec.
+#[cfg(feature = "service")]
+pub fn handed_over() -> io::Result<std::collections::HashMap<String, std::os::unix::net::UnixListener>> {
+    let mut by_name = std::collections::HashMap::new();
+    for (raw, name) in sd_notify::listen_fds_with_names()? {
+        // SAFETY: LISTEN_PID names this process, so systemd opened this descriptor for it and nothing else here knows it.
+        // Called once, before anything else of the process opens descriptors by number.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(raw) };
+        nix::fcntl::fcntl(&descriptor, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;
+        if socket::getsockopt(&descriptor, socket::sockopt::SockType)? != socket::SockType::Stream {
+            return Err(io::Error::other(format!("the descriptor named {name} is no stream socket")));
+        }
+        by_name.insert(name, descriptor.into());
+    }
+    Ok(by_name)
+}
+
 /// Most descriptors of one message that are kept.
 pub const DESCRIPTORS: usize = 4;
 /// The kernel's own bound, SCM_MAX_FD (unix(7)). Room for all of them, since descriptors of a message whose control

@@ -284,6 +284,12 @@ impl Joiner {
         trees.flat_map(|tree| tree.reports().into_iter().filter(|r| session.is_none_or(|id| id == r.id))).collect()
     }
 
+    /// Whether anything of a session's launches may still live, as far as was observed.
+    pub fn lives(&self, session: &str) -> bool {
+        let tree = self.by_session.get(session).and_then(|key| self.trees.get(key));
+        tree.is_some_and(|tree| tree.launches.values().any(|launch| launch.alive > 0))
+    }
+
     fn open(&mut self, session: String, opened: Opened) -> Vec<Change> {
         let Opened { host, host_version, host_process, mark, complete, time_ns } = opened;
         let by_mark = mark.and_then(|m| self.by_mark.get(&m));

@@ -26,6 +26,17 @@ pub enum Mode {
     Strict,
 }
 
+impl Mode {
+    /// The word used in files and shown.
+    pub fn word(self) -> &'static str {
+        match self {
+            Mode::Observe => "observe",
+            Mode::Enforce => "enforce",
+            Mode::Strict => "strict",
+        }
+    }
+}
+
 /// How long rows are kept, in days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Retention {
@@ -105,6 +116,13 @@ impl Policy {
     /// The `[[test]]` tables of all layers.
     pub fn tests(&self) -> &[cases::Case] {
         &self.tests
+    }
+
+    /// Everything that can change a decision, as JSON, for `policy show`.
+    pub fn shown(&self) -> serde_json::Value {
+        let mut all = serde_json::to_value(&self.settings).unwrap_or_default();
+        all["hash"] = self.hash.clone().into();
+        all
     }
 
     /// What the layers say of one rule.

@@ -132,6 +132,20 @@ pub enum ObservationKind {
     },
 }
 
+impl ObservationKind {
+    /// The word used in metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ObservationKind::Fork { .. } => "fork",
+            ObservationKind::Exec { .. } => "exec",
+            ObservationKind::Exit { .. } => "exit",
+            ObservationKind::Connect { .. } => "connect",
+            ObservationKind::ConnectResult { .. } => "connect_result",
+            ObservationKind::SyscallRefused { .. } => "syscall_refused",
+        }
+    }
+}
+
 /// Where a connection goes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Peer {

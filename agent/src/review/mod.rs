@@ -1,0 +1,4 @@
+//! What a person decides, and the proof that it was a person.
+#![forbid(unsafe_code)]
+
+pub mod presence;

@@ -1,0 +1,213 @@
+//! Plans on disk: compiled once per session, published before a hook is answered, kept to tell who refused a call.
+#![forbid(unsafe_code)]
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use super::options::ServicePlaces;
+use super::probe_link::ProbeLink;
+use super::sessions::Session;
+use crate::fence::Fences;
+use crate::fence::compile::{self, CompileError, FenceRequest, ToolPlaces};
+use crate::fence::file::FenceFileError;
+use crate::fence::landlock::{self, Support};
+use crate::fence::plan::{Plan, PlanError as FormError, SESSION_PLAN, session_directory};
+use crate::fence::tree::{self, Tree};
+
+/// Most plans that are remembered to attribute refusals; the oldest is forgotten first.
+const MOST_REMEMBERED: usize = 512;
+
+/// Why a session has no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The host's process is not known, so no launcher could find its plan.
+    #[error("the host's process could not be found, so a command of it could not be fenced")]
+    NoHost,
+    /// The fence is not known.
+    #[error(transparent)]
+    Fence(#[from] FenceFileError),
+    /// The fence could not be compiled.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// The plan has no encoding.
+    #[error(transparent)]
+    Form(#[from] FormError),
+    /// It could not be written.
+    #[error("the plan could not be written to {0}: {1}")]
+    Write(PathBuf, std::io::Error),
+}
+
+/// The plans that launches may have used, by their id: shared with the ledger, which asks who refused a call.
+pub type Known = Arc<Mutex<Remembered>>;
+
+/// See [`Known`].
+#[derive(Debug, Default)]
+pub struct Remembered {
+    by_id: HashMap<String, Arc<Plan>>,
+    order: BTreeMap<u64, String>,
+    next: u64,
+}
+
+impl Remembered {
+    /// The plan of that id.
+    pub fn get(&self, id: &str) -> Option<Arc<Plan>> {
+        self.by_id.get(id).cloned()
+    }
+
+    fn add(&mut self, plan: Plan) {
+        self.order.insert(self.next, plan.id.clone());
+        self.next += 1;
+        self.by_id.insert(plan.id.clone(), Arc::new(plan));
+        while self.order.len() > MOST_REMEMBERED
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            if !self.order.values().any(|id| *id == oldest) {
+                self.by_id.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// Compiles and publishes.
+pub struct Plans {
+    fences: Fences,
+    own_directory: PathBuf,
+    home: PathBuf,
+    hook_socket: PathBuf,
+    tools: ToolPlaces,
+    host_directories: Vec<PathBuf>,
+    probe: Rc<ProbeLink>,
+    known: Known,
+    trees: RefCell<HashMap<PathBuf, Option<Tree>>>,
+}
+
+impl Plans {
+    /// For a service at these places.
+    pub fn new(fences: Fences, places: &ServicePlaces, probe: Rc<ProbeLink>) -> Plans {
+        let variable = |name: &str| std::env::var_os(name);
+        let config = variable("CLAUDE_CONFIG_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
+        Plans {
+            fences,
+            own_directory: places.plans(),
+            tools: ToolPlaces::from_environment(&places.home, variable),
+            host_directories: vec![config.unwrap_or_else(|| places.home.join(".claude"))],
+            home: places.home.clone(),
+            hook_socket: places.runtime_dir.join("hook.sock"),
+            probe,
+            known: Known::default(),
+            trees: RefCell::default(),
+        }
+    }
+
+    /// The plans that launches may have used.
+    pub fn known(&self) -> Known {
+        Arc::clone(&self.known)
+    }
+
+    /// The working tree of a session that starts there, fixed once; `None` for a directory that may not be one.
+    pub fn tree_of(&self, cwd: &Path) -> Option<PathBuf> {
+        let resolved = tree::resolve(cwd, &self.home).ok();
+        let top = resolved.as_ref().map(|tree| tree.top.clone());
+        self.trees.borrow_mut().insert(cwd.to_owned(), resolved);
+        top
+    }
+
+    /// Compiles the session's plan and puts it where its launcher looks; answers with the path.
+    pub async fn publish(&self, session: &Session, fence: &str, policy: &str) -> Result<PathBuf, PlanError> {
+        let host = session.host_process.ok_or(PlanError::NoHost)?;
+        let resolved = self.trees.borrow().get(&session.first_cwd).cloned().flatten();
+        let tree_writable = resolved.is_some();
+        let tree = resolved.unwrap_or_else(|| Tree { top: session.first_cwd.clone(), git: Vec::new() });
+        let plan = compile::compile(&FenceRequest {
+            host: Some(host),
+            tree_writable,
+            ..self.request(fence, &tree, &session.id, policy)?
+        })?;
+        let bytes = plan.encode()?;
+        let name = format!("{}/{SESSION_PLAN}", session_directory(host));
+        let path = match self.probe.publish(name.clone(), bytes.clone()).await {
+            Some(path) => path,
+            None => write_private(&self.own_directory.join(name), &bytes)?,
+        };
+        self.remember(plan);
+        Ok(path)
+    }
+
+    /// A plan for the canary, and Landlock's ABI.
+    pub fn canary(&self, tree: &Path, policy: &str) -> Result<(PathBuf, u32), PlanError> {
+        let wrote = |error| PlanError::Write(tree.to_owned(), error);
+        std::fs::create_dir_all(tree).map_err(wrote)?;
+        let tree = Tree { top: tree.canonicalize().map_err(wrote)?, git: Vec::new() };
+        let request = FenceRequest { notice_socket: None, ..self.request("default", &tree, "canary", policy)? };
+        let bytes = compile::compile(&request)?.encode()?;
+        let path = write_private(&self.own_directory.join("canary.plan"), &bytes)?;
+        let abi = match landlock::support() {
+            Support::Abi(abi) => abi,
+            _ => 0,
+        };
+        Ok((path, abi))
+    }
+
+    /// The host has ended: no launcher will look for its plans again.
+    pub async fn withdraw(&self, session: &Session) {
+        let Some(host) = session.host_process else { return };
+        let directory = session_directory(host);
+        self.probe.remove_plan(format!("{directory}/{SESSION_PLAN}")).await;
+        let own = self.own_directory.join(directory);
+        match std::fs::remove_dir_all(&own) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!("{} could not be removed: {error}", own.display());
+            }
+            _ => {}
+        }
+        self.trees.borrow_mut().remove(&session.first_cwd);
+    }
+
+    fn request<'a>(
+        &'a self,
+        fence: &str,
+        tree: &'a Tree,
+        session: &'a str,
+        policy: &'a str,
+    ) -> Result<FenceRequest<'a>, PlanError> {
+        Ok(FenceRequest {
+            fence: self.fences.get(fence)?,
+            tree,
+            tree_writable: true,
+            home: &self.home,
+            uid: nix::unistd::Uid::current().as_raw(),
+            session,
+            host: None,
+            call: None,
+            policy,
+            places: &self.tools,
+            host_directories: &self.host_directories,
+            credentials_by_lsm: false,
+            notice_socket: Some(&self.hook_socket),
+            lines: &[],
+        })
+    }
+
+    fn remember(&self, plan: Plan) {
+        self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(plan);
+    }
+}
+
+/// Writes a plan 0600 in a 0700 directory, in one step.
+fn write_private(file: &Path, bytes: &[u8]) -> Result<PathBuf, PlanError> {
+    use std::io::Write;
+    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+    let write = || {
+        if let Some(directory) = file.parent() {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        }
+        let new = file.with_extension("new");
+        let mut out = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        out.write_all(bytes)?;
+        std::fs::rename(&new, file)
+    };
+    write().map(|()| file.to_owned()).map_err(|error| PlanError::Write(file.to_owned(), error))
+}

@@ -1,0 +1,114 @@
+//! What goes on beside the calls: the stream of observations, the passing of time, and proof.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::canary::{Canary, Seen};
+use super::health::Proof;
+use super::person::Person;
+use crate::pipeline::Pipeline;
+
+/// Between two attempts to reach a probe that is away.
+const RECONNECT: Duration = Duration::from_secs(2);
+/// Between two ticks of the ledger, while a session is open.
+const TICK: Duration = Duration::from_millis(250);
+/// Between two ticks while none is: nothing waits then.
+const IDLE_TICK: Duration = Duration::from_secs(5);
+/// Between two proofs while a session lives.
+const PROVE: Duration = Duration::from_secs(60);
+
+/// How often, and how long each time, a canary's events are waited for.
+const ARRIVALS: u32 = 40;
+const ARRIVAL: Duration = Duration::from_millis(25);
+
+/// Takes observations from the probe for as long as the service lives; a gap is marked in every open session.
+pub async fn observations(pipeline: Rc<Pipeline>) {
+    loop {
+        match pipeline.probe.stream().await {
+            Ok(mut stream) => {
+                pipeline.observation_resumed();
+                loop {
+                    match stream.next().await {
+                        Ok(batch) => pipeline.observed(batch),
+                        Err(error) => {
+                            tracing::warn!("observations stopped: {error}");
+                            break;
+                        }
+                    }
+                }
+                pipeline.observation_stopped();
+            }
+            Err(error) => tracing::debug!("no observations: {error}"),
+        }
+        tokio::time::sleep(RECONNECT).await;
+    }
+}
+
+/// Lets windows close and sessions end.
+pub async fn time(pipeline: Rc<Pipeline>) {
+    loop {
+        let pause = match pipeline.sessions.borrow().is_empty() {
+            true => IDLE_TICK,
+            false => TICK,
+        };
+        tokio::time::sleep(pause).await;
+        pipeline.tick().await;
+        if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]) {
+            tracing::debug!("systemd was not told: {error}");
+        }
+    }
+}
+
+/// Proves the fence at start and every minute while a session lives.
+pub async fn proof(person: Rc<Person>, ground: PathBuf) {
+    loop {
+        prove(&person, &ground).await;
+        loop {
+            tokio::time::sleep(PROVE).await;
+            if !person.pipeline.sessions.borrow().is_empty() {
+                break;
+            }
+        }
+    }
+}
+
+async fn prove(person: &Person, ground: &Path) {
+    let canary =
+        Canary { ringfence: person.ringfence.clone(), launcher: person.launcher.clone(), ground: ground.to_owned() };
+    let made = person.pipeline.plans.canary(&canary.tree(), person.pipeline.policy.hash());
+    let (plan, abi) = match made {
+        Ok(made) => made,
+        Err(error) => return tracing::error!("the fence could not be proven: {error}"),
+    };
+    let observed = match person.pipeline.probe.is_there().await {
+        true => seen(person, &canary, &plan).await,
+        false => None,
+    };
+    match tokio::task::spawn_blocking(move || canary.run(&plan, abi)).await {
+        Ok(proof) => *person.proof.borrow_mut() = Proof { seen: observed, ..proof },
+        Err(error) => tracing::error!("the fence could not be proven: {error}"),
+    }
+    person.status().await;
+}
+
+/// What the kernel shows of a canary, once its events had time to arrive.
+async fn seen(person: &Person, canary: &Canary, plan: &Path) -> Option<Seen> {
+    let mark = match canary.in_a_marked_tree(plan, &person.pipeline).await {
+        Ok(mark) => mark,
+        Err(error) => {
+            tracing::error!("observation could not be proven: {error}");
+            return None;
+        }
+    };
+    let whole = Seen { exec: true, connect: true, refusal: true };
+    for _ in 0..ARRIVALS {
+        if person.pipeline.canaries.borrow().get(&mark) == Some(&whole) {
+            break;
+        }
+        tokio::time::sleep(ARRIVAL).await;
+    }
+    person.pipeline.probe.close_session(mark).await;
+    person.pipeline.canaries.borrow_mut().remove(&mark)
+}
