@@ -158,9 +158,8 @@ fn globals(mirror: bool) -> Result<Vec<(&'static str, u64)>, KernelError> {
     for (name, structure, member) in fields.into_iter().chain(syscall) {
         globals.push((name, info.offset(structure, member)?));
     }
-    for (name, structure, member) in ringfence_common::optional_kernel_fields!(table) {
-        globals.push((name, info.offset(structure, member).unwrap_or(0)));
-    }
+    let optional = ringfence_common::optional_kernel_fields!(table);
+    globals.extend(optional.map(|(name, structure, member)| (name, info.offset(structure, member).unwrap_or(0))));
     globals.push(("USE_MIRROR", u64::from(mirror)));
     Ok(globals)
 }
