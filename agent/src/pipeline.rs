@@ -87,8 +87,10 @@ impl Pipeline {
         self.attend(&event, caller).await;
         match &event.kind {
             HostEventKind::ToolCall(call) => return self.tool_call(&event, call, request).await,
-            HostEventKind::ToolDone { call, .. } => self.tool_ended(&event, call, false, None),
-            HostEventKind::ToolFailed { call, exit_code, .. } => self.tool_ended(&event, call, true, *exit_code),
+            HostEventKind::ToolDone { call, duration_ms } => self.tool_ended(&event, call, None, *duration_ms),
+            HostEventKind::ToolFailed { call, exit_code, interrupted: _, duration_ms } => {
+                self.tool_ended(&event, call, Some(*exit_code), *duration_ms);
+            }
             HostEventKind::Prompt { text } => self.prompted(&event.session, text),
             HostEventKind::SessionEnd { .. } => self.session_ended(&event.session).await,
             // Told so that the session is known; a change of settings was judged by the hook itself.
@@ -173,13 +175,14 @@ impl Pipeline {
         }
     }
 
-    /// The host says how a call ended.
-    fn tool_ended(&self, event: &HostEvent, call: &ToolUse, failed: bool, exit_code: Option<i32>) {
+    /// The host says how a call ended; `failed` holds the exit code when it failed and the host says one.
+    fn tool_ended(&self, event: &HostEvent, call: &ToolUse, failed: Option<Option<i32>>, duration_ms: Option<u64>) {
         self.keep(Fact::HostResult {
             session: event.session.clone(),
             call_id: call.call_id.clone(),
-            failed,
-            exit_code,
+            failed: failed.is_some(),
+            exit_code: failed.flatten(),
+            duration_ms,
             file: files::target_of(call).map(|path| files::state(&path)),
             time_ns: boottime_ns(),
         });

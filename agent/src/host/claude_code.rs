@@ -224,6 +224,7 @@ impl<'a> Fields<'a> {
                 call: self.tool_use()?,
                 exit_code: exit_code(self.any_text("error", limits::FRAME_BYTES)?),
                 interrupted: self.optional_flag("is_interrupt")?.unwrap_or(false),
+                duration_ms: self.optional_count("duration_ms")?,
             },
             EventName::SubagentStart => {
                 HostEventKind::SubagentStart { agent: self.id("agent_id")?, agent_type: self.word("agent_type")? }

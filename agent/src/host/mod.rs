@@ -66,6 +66,8 @@ pub enum HostEventKind {
         exit_code: Option<i32>,
         /// The person interrupted it.
         interrupted: bool,
+        /// How long it took, as the host says.
+        duration_ms: Option<u64>,
     },
     /// A subagent starts.
     SubagentStart {

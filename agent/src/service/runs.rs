@@ -97,6 +97,7 @@ impl Person {
             call_id: session.to_owned(),
             failed: exit_code != 0,
             exit_code: Some(exit_code),
+            duration_ms: None,
             file: None,
             time_ns: boottime_ns(),
         });
