@@ -42,7 +42,7 @@ impl Tree {
             known.summary.ended = None;
             known.summary.mark = mark.or(known.summary.mark);
             known.summary.host_version = host_version.or(known.summary.host_version.take());
-            known.complete &= complete;
+            known.marked = known.marked.or(mark.map(|_| time_ns));
             known.dirty = true;
             return;
         }
@@ -63,7 +63,7 @@ impl Tree {
         self.sessions.push(Session {
             summary,
             host,
-            complete,
+            marked: mark.map(|_| time_ns),
             interactive: false,
             hooks_seen: false,
             closed: None,

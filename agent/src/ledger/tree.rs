@@ -195,7 +195,8 @@ impl Item {
 pub(super) struct Session {
     pub(super) summary: SessionSummary,
     pub(super) host: HostKind,
-    pub(super) complete: bool,
+    /// Since when every process of the tree is marked.
+    pub(super) marked: Option<Ns>,
     pub(super) interactive: bool,
     pub(super) hooks_seen: bool,
     pub(super) closed: Option<Ns>,
@@ -256,9 +257,10 @@ impl Tree {
         !self.sessions.is_empty() && self.sessions.iter().all(|s| s.host == HostKind::Run)
     }
 
-    /// Whether whatever ran would have been seen: marked from the start, nothing lost.
-    pub(super) fn sees_everything(&self, session: &str) -> bool {
-        self.mark.is_some() && self.session(session).is_some_and(|s| s.complete && s.summary.losses.lost == 0)
+    /// Whether whatever came of a call would have been seen: the tree was marked before it, and nothing was lost.
+    pub(super) fn sees_everything(&self, item: &Item) -> bool {
+        let marked_before = |s: &Session| s.marked.is_some_and(|at| at <= item.began) && s.summary.losses.lost == 0;
+        self.session(&item.session).is_some_and(marked_before)
     }
 
     pub(super) fn count_internal(&mut self, kind: &str) {

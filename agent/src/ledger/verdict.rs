@@ -81,8 +81,8 @@ impl Tree {
         if item.began + SETTLE > self.now && !self.is_closed(item) {
             return judged(Verdict::Running, Evidence::None, "denied; waiting whether anything of it runs");
         }
-        // What a file tool does inside the host, and what was before the enrolment, the kernel does not show.
-        let would_be_seen = item.digest.is_some() && self.sees_everything(&item.session);
+        // What a file tool does inside the host the kernel does not show.
+        let would_be_seen = item.digest.is_some() && self.sees_everything(item);
         match would_be_seen {
             true => judged(Verdict::Blocked, Evidence::Kernel, "denied, and nothing of it ran"),
             false => judged(Verdict::Blocked, Evidence::Host, "denied; that nothing of it ran is the host's word"),
@@ -146,7 +146,7 @@ impl Tree {
 
     /// A command of which no launch was seen.
     fn judge_unseen(&self, item: &Item) -> Judged {
-        let complete = self.sees_everything(&item.session);
+        let complete = self.sees_everything(item);
         let Some(said) = &item.said else {
             if !self.given_up(item) {
                 return judged(Verdict::Running, Evidence::None, "decided; nothing was heard of it yet");

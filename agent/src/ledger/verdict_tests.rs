@@ -5,7 +5,7 @@ use super::entry::{Binding, ConnectOutcome, Evidence, Gravity, Layer, Verdict};
 use super::fold::Clock;
 use super::join::{Fact, FileState, JoinerConfig};
 use super::refusal::{Attributed, Attribution, LaunchContext, RefusedCall};
-use super::scene::{Ledger, Scene, bytes, line, sha};
+use super::scene::{Ledger, Scene, bytes, exec_of, line, sha};
 use crate::host::{HostKind, ToolClass};
 use crate::policy::judge::Outcome::{Deny, NoOverride};
 use crate::probe::protocol::{Counters, ObservationKind, Peer, Role};
@@ -243,7 +243,7 @@ fn the_hosts_own_programs_are_counted_and_others_are_unhooked() {
     let rg = scene.fork(host, 0);
     scene.exec(rg, host, 0, "/opt/claude", &["rg", "--no-config", "--files"]);
     let hook = scene.fork(host, 0);
-    scene.observe(hook, 0, Role::Hook, super::scene::exec_of(host, "/opt/ringfence-hook", &["ringfence-hook"]));
+    scene.observe(hook, 0, Role::Hook, exec_of(host, "/opt/ringfence-hook", &["ringfence-hook"]));
     let guard = scene.fork(hook, 0);
     scene.exit(guard, 0, 0);
     let stranger = scene.fork(host, 0);
@@ -395,6 +395,33 @@ fn only_a_refusal_by_the_fence_makes_the_verdict() {
             "errno {errno}"
         );
         assert_eq!((entry.refusals[0].what.as_str(), entry.refusals[0].count), ("write /h/.bashrc", 3));
+    }
+}
+
+#[test]
+fn a_command_that_was_not_seen_whole_is_bound_only_when_one_call_fits() {
+    for calls in [1, 2] {
+        let mut scene = Scene::new();
+        for call in 0..calls {
+            scene.decide(&format!("c{call}"), &format!("long {call}"), NoOverride);
+        }
+        let host = scene.host;
+        let process = scene.fork(host, 0);
+        for (launch, path) in [(0, "/usr/bin/bash"), (5, "/opt/ringfence-exec")] {
+            let mut kind = exec_of(host, path, &["x", "source /h/s.sh && eval 'long"]);
+            if let ObservationKind::Exec { argv, .. } = &mut kind {
+                argv.truncated = true;
+            }
+            scene.observe(process, launch, if launch == 0 { Role::Internal } else { Role::Launched }, kind);
+        }
+        scene.exit(process, 5, 0);
+        (0..calls).for_each(|call| scene.result(&format!("c{call}"), false, None));
+        scene.close();
+        let entry = scene.ledger.call("c0");
+        match calls {
+            1 => assert_eq!((entry.verdict, entry.binding), (Verdict::Confirmed, Binding::Window)),
+            _ => assert_eq!((entry.verdict, scene.ledger.strays().len()), (Verdict::Unobserved, 1)),
+        }
     }
 }
 
