@@ -2,6 +2,8 @@
 
 mod alike;
 mod faults;
+mod hook;
+mod hook_in_host;
 mod hostile;
 mod people;
 mod sessions;
@@ -31,7 +33,7 @@ fn main() -> ExitCode {
             faults::broken_hooks(&host.version)
         });
     }
-    suite
+    hook_in_host::cases(hook::cases(suite))
         .case("the scripted host obeys hooks and starts commands as the real one does", alike::scripted_is_alike)
         .case("a scripted session is decided, confined, observed and joined", sessions::scripted)
         .case(
