@@ -2,28 +2,31 @@
 //! a person is denied, and where the service is there but does not answer, nothing that executes or changes passes.
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
 use std::path::{Path, PathBuf};
+
+use nix::unistd::Uid;
 
 use super::work::{Absence, Call};
 use crate::host::claude_code::tool_class;
-use crate::host::{HostEvent, ToolUse};
+use crate::host::{HostEvent, HostKind, ToolUse};
 use crate::ipc::hook::GapCause;
-use crate::policy::judge::{Decision, DecisionSource, Outcome};
+use crate::places::{self, Places, is_private};
+use crate::policy::Policy;
+use crate::policy::judge::{Decision, DecisionSource, Outcome, Question, Reviews, World};
 
 /// The decision of a tool call that the service did not make.
 pub(super) fn decide(call: &Call<'_>, event: &HostEvent, tool: &ToolUse, absence: &Absence) -> Decision {
-    let judged = builtin(tool, &event.cwd);
+    let policy = Policy::builtin();
+    let judged = by_rules(&policy, tool, &event.cwd);
     let class = tool_class(&tool.tool);
-    let policy = judged.as_ref().map_or_else(String::new, |decision| decision.policy.clone());
     let deny = |reason_code: &str, explanation: String| Decision {
         outcome: Outcome::Deny,
         reason_code: reason_code.to_owned(),
         explanation,
         rules: Vec::new(),
         source: DecisionSource::Fallback,
-        policy: policy.clone(),
-        fence: String::new(),
+        policy: policy.hash().to_owned(),
+        fence: policy.default_fence().to_owned(),
     };
     // What the rules themselves deny keeps their reason.
     if let Some(decision) = judged.as_ref().filter(|decision| decision.outcome == Outcome::Deny) {
@@ -33,7 +36,7 @@ pub(super) fn decide(call: &Call<'_>, event: &HostEvent, tool: &ToolUse, absence
         if let Some(reason_code) = refusal(absence.cause()) {
             return deny(reason_code, said(absence));
         }
-        if call.invocation.strict_offline {
+        if call.invocation.strict_offline || policy.strict_offline() {
             let explanation =
                 format!("{}, and the policy lets nothing execute or change until it is back", said(absence));
             return deny("strict_offline", explanation);
@@ -41,9 +44,7 @@ pub(super) fn decide(call: &Call<'_>, event: &HostEvent, tool: &ToolUse, absence
     }
     match judged {
         Some(decision) => Decision { source: DecisionSource::EmergencyFallback, ..decision },
-        None if class.executes_or_mutates() => {
-            deny("no_builtin_rules", "no rules are compiled into the hook".to_owned())
-        }
+        None if class.executes_or_mutates() => deny("no_home", "this user's home is not known to the hook".to_owned()),
         None => Decision { outcome: Outcome::NoOverride, ..deny("none", String::new()) },
     }
 }
@@ -71,14 +72,32 @@ fn said(absence: &Absence) -> String {
     }
 }
 
-/// What the compiled-in rules say. Until there are any, nothing is: what executes or changes is then denied.
-pub(super) fn builtin(_tool: &ToolUse, _cwd: &str) -> Option<Decision> {
-    None
+/// What the compiled-in rules say; `None` when this user's home is not known, without which they cannot be read.
+pub(super) fn by_rules(policy: &Policy, tool: &ToolUse, cwd: &str) -> Option<Decision> {
+    let person = places::person()?;
+    let world = World {
+        tree: working_tree(Path::new(cwd), &person.home),
+        runtime_dir: runtime_dir(),
+        home: person.home,
+        user: person.name,
+        file_system: true,
+    };
+    let question = Question { host: HostKind::ClaudeCode, call: tool, cwd, task: None, world: &world };
+    let (decision, _judgement) = policy.judge(&question).decide(policy, Reviews::Unavailable);
+    Some(decision)
+}
+
+fn runtime_dir() -> PathBuf {
+    let uid = Uid::current().as_raw();
+    let of_session = PathBuf::from(format!("/run/user/{uid}"));
+    if is_private(&of_session, uid) {
+        return of_session;
+    }
+    Places::of_this_user().map_or(of_session, |places| places.runtime_dir)
 }
 
 /// The working tree as far as one call tells: the git toplevel above its directory, else the directory itself; never
 /// the root, the home or an ancestor of it.
-#[cfg(test)]
 fn working_tree(cwd: &Path, home: &Path) -> Option<PathBuf> {
     let here = std::fs::canonicalize(cwd).ok()?;
     let toplevel = here.ancestors().find(|dir| dir.join(".git").exists());
