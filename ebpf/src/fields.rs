@@ -6,7 +6,7 @@
 use core::ffi::c_void;
 
 use aya_ebpf::bindings::task_struct;
-use aya_ebpf::helpers::{bpf_probe_read_kernel, generated};
+use aya_ebpf::helpers::generated;
 
 macro_rules! globals {
     ($($name:ident: $struct:literal, $member:literal;)*) => {
@@ -45,10 +45,18 @@ pub fn around(inner: *const c_void, field: &'static u64) -> *const c_void {
 }
 
 /// A copy of a field; zero when the address cannot be read.
+///
+/// No branch on the helper's answer, here and below: it zeroes what it could not read, and each branch would double
+/// the ways that the verifier walks.
 #[inline(always)]
 pub fn read<T: Copy + Default>(base: *const c_void, field: &'static u64) -> T {
-    // SAFETY: the helper checks the address and T is an integer: any bytes are a value.
-    unsafe { bpf_probe_read_kernel(at(base, field).cast::<T>()) }.unwrap_or_default()
+    let mut value = T::default();
+    // SAFETY: T is an integer: any bytes are a value; the helper checks the address.
+    unsafe {
+        let to = core::ptr::from_mut(&mut value).cast();
+        generated::bpf_probe_read_kernel(to, size_of::<T>() as u32, at(base, field));
+        core::ptr::read_volatile(&value)
+    }
 }
 
 /// A pointer field; null when the address cannot be read.
@@ -90,9 +98,11 @@ pub fn forget(value: usize) -> usize {
 /// A pointer to an element of an array of pointers; null when it cannot be read.
 #[inline(always)]
 pub fn element(array: *const c_void, index: u32) -> *const c_void {
+    let mut value = 0usize;
     let address = array.wrapping_byte_add(index as usize * size_of::<usize>());
-    // SAFETY: the helper checks the address.
-    unsafe { bpf_probe_read_kernel(address.cast::<usize>()) }.unwrap_or_default() as *const c_void
+    // SAFETY: `value` has the size of a pointer; the helper checks the address.
+    unsafe { generated::bpf_probe_read_kernel(core::ptr::from_mut(&mut value).cast(), 8, address) };
+    slot(&value)
 }
 
 /// A task that another one points to, as the verifier's own task pointer, which task storage wants.
@@ -120,7 +130,13 @@ pub fn current() -> *mut task_struct {
 pub unsafe fn kernel_string(to: *mut u8, room: u32, from: *const c_void) -> usize {
     // SAFETY: the caller's promise for `to`; the helper checks `from`.
     let read = unsafe { generated::bpf_probe_read_kernel_str(to.cast(), room, from) };
-    if read < 0 { 0 } else { read as usize }
+    copied(read)
+}
+
+/// What a string helper answers: a length, or a negative errno, which becomes 0.
+#[inline(always)]
+fn copied(answer: i64) -> usize {
+    (answer & !(answer >> 63)) as usize
 }
 
 /// Copies kernel memory; answers whether it could.
@@ -151,7 +167,7 @@ pub unsafe fn user_bytes(to: *mut u8, len: u32, from: u64) -> bool {
 pub unsafe fn user_string(to: *mut u8, room: u32, from: u64) -> usize {
     // SAFETY: the caller's promise for `to`; the helper checks `from`.
     let read = unsafe { generated::bpf_probe_read_user_str(to.cast(), room, from as *const c_void) };
-    if read < 0 { 0 } else { read as usize }
+    copied(read)
 }
 
 /// Nanoseconds of CLOCK_BOOTTIME.

@@ -51,7 +51,7 @@ pub unsafe fn path(file: *const c_void, data: *mut u8, begin: usize) -> (usize, 
         if dentry == pointer(vfsmount, &OFF_VFSMOUNT_ROOT) {
             let mount = around(vfsmount, &OFF_MOUNT_MNT);
             let parent = pointer(mount, &OFF_MOUNT_PARENT);
-            if parent == mount || parent.is_null() {
+            if (parent == mount) | parent.is_null() {
                 flags = 0;
                 break;
             }
@@ -68,7 +68,7 @@ pub unsafe fn path(file: *const c_void, data: *mut u8, begin: usize) -> (usize, 
         len = forget(len + read) & (2 * PATH_BYTES - 1);
         read_into(&mut dentry_slot, dentry, &OFF_DENTRY_PARENT);
         let parent = slot(&dentry_slot);
-        if parent == dentry || parent.is_null() {
+        if (parent == dentry) | parent.is_null() {
             flags = EXEC_PATH_DETACHED;
             break;
         }
