@@ -7,7 +7,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt as _, chown};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ pub struct Person {
     name: String,
     home: PathBuf,
     /// Holds the uid: an abstract socket's name is free again when the process ends, however it ends.
-    _claim: Option<UnixListener>,
+    claim: Option<UnixListener>,
     _room: Option<tempfile::TempDir>,
 }
 
@@ -117,7 +117,7 @@ impl Person {
             gid: Gid::current(),
             name,
             home: room.path().into(),
-            _claim: None,
+            claim: None,
             _room: Some(room),
         })
     }
@@ -144,7 +144,7 @@ impl Person {
         fs::create_dir(&home)?;
         fs::set_permissions(&home, fs::Permissions::from_mode(0o700))?;
         chown(&home, Some(id), Some(id))?;
-        Ok(Person { uid: Uid::from_raw(id), gid: Gid::from_raw(id), name, home, _claim: Some(claim), _room: None })
+        Ok(Person { uid: Uid::from_raw(id), gid: Gid::from_raw(id), name, home, claim: Some(claim), _room: None })
     }
 
     /// The numeric user id.
@@ -214,6 +214,17 @@ impl Person {
             command.uid(self.uid.as_raw()).gid(self.gid.as_raw());
         }
         command
+    }
+}
+
+impl Drop for Person {
+    /// A fence gives each session a private temporary directory under the one of its user; that user is gone now.
+    fn drop(&mut self) {
+        let path = format!("/tmp/ringfence-{}", self.uid());
+        let own = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir() && MetadataExt::uid(&meta) == self.uid());
+        if own && self.claim.is_some() {
+            let _ = fs::remove_dir_all(path);
+        }
     }
 }
 
