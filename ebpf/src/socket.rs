@@ -25,28 +25,28 @@ const PASS: i32 = 1;
 /// `connect` to IPv4.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "cgroup/connect4")]
-pub fn ringfence_connect4(ctx: *mut bpf_sock_addr) -> i32 {
+pub fn rf_connect4(ctx: *mut bpf_sock_addr) -> i32 {
     internet(ctx, AF_INET)
 }
 
 /// `connect` to IPv6.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "cgroup/connect6")]
-pub fn ringfence_connect6(ctx: *mut bpf_sock_addr) -> i32 {
+pub fn rf_connect6(ctx: *mut bpf_sock_addr) -> i32 {
     internet(ctx, AF_INET6)
 }
 
 /// A datagram with an address, IPv4.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "cgroup/sendmsg4")]
-pub fn ringfence_sendmsg4(ctx: *mut bpf_sock_addr) -> i32 {
+pub fn rf_sendmsg4(ctx: *mut bpf_sock_addr) -> i32 {
     internet(ctx, AF_INET)
 }
 
 /// A datagram with an address, IPv6.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "cgroup/sendmsg6")]
-pub fn ringfence_sendmsg6(ctx: *mut bpf_sock_addr) -> i32 {
+pub fn rf_sendmsg6(ctx: *mut bpf_sock_addr) -> i32 {
     internet(ctx, AF_INET6)
 }
 
@@ -54,14 +54,14 @@ pub fn ringfence_sendmsg6(ctx: *mut bpf_sock_addr) -> i32 {
 /// the loader loads and attaches it itself.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "cgroup/connect4")]
-pub fn ringfence_connect_unix(ctx: *mut bpf_sock_addr) -> i32 {
+pub fn rf_connect_unix(ctx: *mut bpf_sock_addr) -> i32 {
     unix(ctx)
 }
 
-/// A datagram to a unix socket (kernel 6.7). For its section see [`ringfence_connect_unix`].
+/// A datagram to a unix socket (kernel 6.7). For its section see [`rf_connect_unix`].
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "cgroup/sendmsg4")]
-pub fn ringfence_sendmsg_unix(ctx: *mut bpf_sock_addr) -> i32 {
+pub fn rf_sendmsg_unix(ctx: *mut bpf_sock_addr) -> i32 {
     unix(ctx)
 }
 

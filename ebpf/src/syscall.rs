@@ -29,7 +29,7 @@ const MAX_ERRNO: i64 = 4095;
 
 /// Every return of every system call of the machine comes here: what is not marked leaves after one look-up.
 #[btf_tracepoint(function = "sys_exit")]
-pub fn ringfence_sys_exit(ctx: BtfTracePointContext) -> i32 {
+pub fn rf_sys_exit(ctx: BtfTracePointContext) -> i32 {
     let task = current();
     // SAFETY: a map value lives as long as the program runs.
     let Some(state) = (unsafe { MARKS.get(task).as_mut() }) else { return 0 };

@@ -25,7 +25,7 @@ const SIGNAL_GROUP_EXIT: u32 = 4;
 
 /// The child, which does not run yet, gets its parent's mark.
 #[btf_tracepoint(function = "sched_process_fork")]
-pub fn ringfence_fork(ctx: BtfTracePointContext) -> i32 {
+pub fn rf_fork(ctx: BtfTracePointContext) -> i32 {
     let task = current();
     let Some(state) = marks::current(task) else { return 0 };
     let mark = state.mark;
@@ -51,7 +51,7 @@ pub fn ringfence_fork(ctx: BtfTracePointContext) -> i32 {
 
 /// The role follows from which file was executed; then what was executed is told.
 #[btf_tracepoint(function = "sched_process_exec")]
-pub fn ringfence_exec(ctx: BtfTracePointContext) -> i32 {
+pub fn rf_exec(ctx: BtfTracePointContext) -> i32 {
     let task = current();
     let Some(state) = marks::current(task) else { return 0 };
     let executable = file::executable(task.cast());
@@ -149,7 +149,7 @@ unsafe fn describe(
 
 /// Only the last thread's end is the process's.
 #[btf_tracepoint(function = "sched_process_exit")]
-pub fn ringfence_exit(_: BtfTracePointContext) -> i32 {
+pub fn rf_exit(_: BtfTracePointContext) -> i32 {
     let task = current();
     let Some(state) = marks::current(task) else { return 0 };
     let mark = state.mark;

@@ -23,7 +23,7 @@ pub struct TaskContext {
 /// Marks this task if it is a thread of the wanted process, or of a child of one that is in the session.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/task")]
-pub fn ringfence_enrol(ctx: *mut TaskContext) -> i32 {
+pub fn rf_enrol(ctx: *mut TaskContext) -> i32 {
     // SAFETY: the context of this kind of program.
     let task = unsafe { (*ctx).task };
     if task.is_null() {
@@ -153,7 +153,7 @@ fn max(tick_ns: u64) -> u64 {
 /// Answers how the kernel keys the file behind a descriptor of the wanted process, and who that process is.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/task")]
-pub fn ringfence_identify(ctx: *mut TaskContext) -> i32 {
+pub fn rf_identify(ctx: *mut TaskContext) -> i32 {
     // SAFETY: the context of this kind of program.
     let task = unsafe { (*ctx).task };
     if task.is_null() {

@@ -360,7 +360,7 @@ fn unloaded() -> CaseResult {
     let mut probe = Probe::start(&[])?;
     // One that runs is stopped first; its pins stay, by its own doing.
     let printed = probe.unload()?;
-    ensure!(printed.contains("stopped the probe") && printed.contains("links/ringfence_exec"), "{printed}");
+    ensure!(printed.contains("stopped the probe") && printed.contains("links/rf_exec"), "{printed}");
     ensure!(probe.child.try_wait()?.is_some() && !probe.pins.exists());
     ensure!(probe.unload()?.contains("nothing was pinned"));
     Ok(())

@@ -36,30 +36,31 @@ struct Spec {
 }
 
 /// Name of the program that watches system calls.
-pub const SYS_EXIT: &str = "ringfence_sys_exit";
+pub const SYS_EXIT: &str = "rf_sys_exit";
 /// Name of the iterator that enrols.
-pub const ENROL: &str = "ringfence_enrol";
+pub const ENROL: &str = "rf_enrol";
 /// Name of the iterator that tells how the kernel keys a file.
-pub const IDENTIFY: &str = "ringfence_identify";
+pub const IDENTIFY: &str = "rf_identify";
 
-/// All programs, in the order of attaching: marks are handed down before anything reports them.
+/// All programs, in the order of attaching: marks are handed down before anything reports them. The kernel keeps fifteen
+/// characters of a name: these are whole in its statistics (`kernel.bpf_stats_enabled`).
 const PROGRAMS: [Spec; 12] = [
-    Spec { name: "ringfence_fork", hook: Hook::Tracepoint("sched_process_fork"), required: true },
-    Spec { name: "ringfence_exit", hook: Hook::Tracepoint("sched_process_exit"), required: true },
-    Spec { name: "ringfence_exec", hook: Hook::Tracepoint("sched_process_exec"), required: true },
+    Spec { name: "rf_fork", hook: Hook::Tracepoint("sched_process_fork"), required: true },
+    Spec { name: "rf_exit", hook: Hook::Tracepoint("sched_process_exit"), required: true },
+    Spec { name: "rf_exec", hook: Hook::Tracepoint("sched_process_exec"), required: true },
     Spec { name: IDENTIFY, hook: Hook::Tasks, required: true },
     Spec { name: ENROL, hook: Hook::Tasks, required: true },
     Spec { name: SYS_EXIT, hook: Hook::OnDemand("sys_exit"), required: false },
-    Spec { name: "ringfence_connect4", hook: Hook::Cgroup(bpf_attach_type::BPF_CGROUP_INET4_CONNECT), required: false },
-    Spec { name: "ringfence_connect6", hook: Hook::Cgroup(bpf_attach_type::BPF_CGROUP_INET6_CONNECT), required: false },
-    Spec { name: "ringfence_sendmsg4", hook: Hook::Cgroup(bpf_attach_type::BPF_CGROUP_UDP4_SENDMSG), required: false },
-    Spec { name: "ringfence_sendmsg6", hook: Hook::Cgroup(bpf_attach_type::BPF_CGROUP_UDP6_SENDMSG), required: false },
-    Spec { name: "ringfence_connect_unix", hook: Hook::CgroupUnix(call::CGROUP_UNIX_CONNECT), required: false },
-    Spec { name: "ringfence_sendmsg_unix", hook: Hook::CgroupUnix(call::CGROUP_UNIX_SENDMSG), required: false },
+    Spec { name: "rf_connect4", hook: Hook::Cgroup(bpf_attach_type::BPF_CGROUP_INET4_CONNECT), required: false },
+    Spec { name: "rf_connect6", hook: Hook::Cgroup(bpf_attach_type::BPF_CGROUP_INET6_CONNECT), required: false },
+    Spec { name: "rf_sendmsg4", hook: Hook::Cgroup(bpf_attach_type::BPF_CGROUP_UDP4_SENDMSG), required: false },
+    Spec { name: "rf_sendmsg6", hook: Hook::Cgroup(bpf_attach_type::BPF_CGROUP_UDP6_SENDMSG), required: false },
+    Spec { name: "rf_connect_unix", hook: Hook::CgroupUnix(call::CGROUP_UNIX_CONNECT), required: false },
+    Spec { name: "rf_sendmsg_unix", hook: Hook::CgroupUnix(call::CGROUP_UNIX_SENDMSG), required: false },
 ];
 
 /// The first program that wants task storage in a cgroup program: it decides whether the mirror is used.
-const STORAGE_PROBE: &str = "ringfence_connect4";
+const STORAGE_PROBE: &str = "rf_connect4";
 
 const NO_UNIX_HOOK: &str = "this kernel has no such hook (it came with Linux 6.7)";
 
@@ -354,4 +355,14 @@ fn said(error: &std::io::Error, log: &str) -> String {
     let end = lines.iter().rposition(|line| !line.starts_with("processed ")).map_or(0, |last| last + 1);
     let last = lines[end.saturating_sub(3)..end].join(" / ");
     if last.is_empty() { error.to_string() } else { format!("{error}: {last}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_whole_in_the_kernel_s_statistics() {
+        assert!(PROGRAMS.iter().all(|spec| spec.name.len() <= 15));
+    }
 }

@@ -162,7 +162,7 @@ fn connects_are_told(mut bench: Bench) {
         (Peer::V4([127, 0, 0, 1], ports[0]), 2, Some(0)),
     ];
     let programs = bench.kernel.programs();
-    if let Some(unix) = programs.iter().find(|one| one.program == "ringfence_connect_unix" && !one.attached) {
+    if let Some(unix) = programs.iter().find(|one| one.program == "rf_connect_unix" && !one.attached) {
         eprintln!("SKIPPED unix peers: {unix:?}");
         expected.retain(|(peer, ..)| !matches!(peer, Peer::UnixPath(_) | Peer::UnixAbstract(_)));
     }
