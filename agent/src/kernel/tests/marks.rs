@@ -82,8 +82,14 @@ fn descendants_are_enrolled_with_their_ancestor() {
     shell.args(["-c", &script]).uid(ALICE).gid(ALICE).env("RINGFENCE_KERNEL_TEST_ACT", "sleep");
     shell.stdin(std::process::Stdio::piped()).process_group(0);
     let mut shell = shell.spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
     let host = crate::process::stat(shell.id()).unwrap().id;
+    let begin = Instant::now();
+    let image = |pid: u32| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let started = |child: &ProcessId| image(child.pid).is_some_and(|its| Some(its) != image(host.pid));
+    while children(host.pid).iter().filter(|child| started(child)).count() < 2 {
+        assert!(begin.elapsed() < PATIENCE, "the shell starts two programs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     assert!(bench.kernel.enrol(session, host, Role::Host).unwrap() >= 3);
     assert_eq!(bench.kernel.mark_of(host).unwrap().unwrap().role, Role::Host);
     let mut roles: Vec<Role> =
