@@ -62,8 +62,8 @@ pub fn create_ring(bytes: u32) -> io::Result<OwnedFd> {
     bpf_fd(bpf_cmd::BPF_MAP_CREATE, &mut a)
 }
 
-/// Key and value size of a map.
-pub fn map_sizes(map: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+/// Key size, value size and capacity of a map.
+pub fn map_sizes(map: BorrowedFd<'_>) -> io::Result<(u32, u32, u32)> {
     // SAFETY: a struct of integers; zero is a value of all of them.
     let mut info: bpf_map_info = unsafe { std::mem::zeroed() };
     let mut a = attributes();
@@ -71,7 +71,7 @@ pub fn map_sizes(map: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     a.info.info_len = size_of::<bpf_map_info>() as u32;
     a.info.info = &raw mut info as u64;
     bpf(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut a)?;
-    Ok((info.key_size, info.value_size))
+    Ok((info.key_size, info.value_size, info.max_entries))
 }
 
 /// Copies the value of `key` to `value`; false when there is none.

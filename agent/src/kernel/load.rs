@@ -59,6 +59,9 @@ const PROGRAMS: [Spec; 12] = [
     Spec { name: "rf_sendmsg_unix", hook: Hook::CgroupUnix(call::CGROUP_UNIX_SENDMSG), required: false },
 ];
 
+/// Maps that are only used with the mirror.
+const MIRROR_MAPS: [&str; 2] = ["MIRROR", "ATTEMPTS"];
+
 /// The first program that wants task storage in a cgroup program: it decides whether the mirror is used.
 const STORAGE_PROBE: &str = "rf_connect4";
 
@@ -266,10 +269,19 @@ impl<'a> Loading<'a> {
             loader.override_global(name, value, true);
         }
         if mirror {
+            // A map of an attempt without the mirror has room for one, and nothing in it.
+            for pin in MIRROR_MAPS.map(|name| pins.maps().join(name)) {
+                let capacity = call::open_pin(&pin).and_then(|map| call::map_sizes(map.as_fd()));
+                if capacity.is_ok_and(|(_, _, capacity)| capacity == 1) {
+                    std::fs::remove_file(&pin).map_err(|e| KernelError::Place(pin, e))?;
+                }
+            }
             // As many as there can be processes: then it cannot fill. Not allocated beforehand.
             let pid_max =
                 pid_max.ok_or_else(|| KernelError::Refused("MIRROR".into(), "pid_max is not known".into()))?;
-            loader.map_max_entries("MIRROR", pid_max).map_max_entries("ATTEMPTS", pid_max);
+            for name in MIRROR_MAPS {
+                loader.map_max_entries(name, pid_max);
+            }
         }
         for name in maps::NAMES {
             loader.map_pin_path(name, pins.maps().join(name));

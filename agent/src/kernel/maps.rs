@@ -40,8 +40,8 @@ impl<K: Pod, V: Pod> Table<K, V> {
     pub fn open(directory: &Path, name: &'static str) -> Result<Self, KernelError> {
         let path = directory.join(name);
         let fd = call::open_pin(&path).map_err(|e| KernelError::Place(path.clone(), e))?;
-        let sizes = call::map_sizes(fd.as_fd()).map_err(|e| KernelError::Place(path.clone(), e))?;
-        if sizes != (size_of::<K>() as u32, size_of::<V>() as u32) {
+        let (key, value, _) = call::map_sizes(fd.as_fd()).map_err(|e| KernelError::Place(path.clone(), e))?;
+        if (key, value) != (size_of::<K>() as u32, size_of::<V>() as u32) {
             return Err(KernelError::Place(path, io::Error::other("a map of another version")));
         }
         Ok(Table { fd, name, types: PhantomData })

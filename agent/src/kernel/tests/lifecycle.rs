@@ -130,3 +130,18 @@ fn only_objects_with_log_lines_are_followed() {
         assert!(!log::is_in(object), "a release object holds no format strings");
     }
 }
+
+#[test]
+fn a_mirror_has_room_also_after_an_attempt_without_it() {
+    let Some(mut bench) = Bench::new("a_mirror_has_room_also_after_an_attempt_without_it") else { return };
+    // As on a kernel that refuses task storage to cgroup programs: the maps are there from the first attempt.
+    let pins = Pins::new(&bench.options.pin_dir);
+    load::load(OBJECT.unwrap(), &pins, &bench.options.cgroup, true).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    bench.kernel = Kernel::start(&bench.options).unwrap();
+    let (_, mut actor) = bench.enrolled(Role::Host, &["daemon", &port]);
+    actor.go();
+    assert!(actor.end().success());
+    bench.observe(ALICE, |seen| seen.iter().any(|one| matches!(one.kind, ObservationKind::Connect { .. })));
+}

@@ -76,8 +76,9 @@ fn descendants_are_enrolled_with_their_ancestor() {
     // The host starts a program of its own and its hook before anybody enrols it.
     let mut shell = std::process::Command::new("/bin/sh");
     let hook = bench.hook().display().to_string();
-    // (A shell gives what runs in the background /dev/null to read; the hook is to wait for its word.)
-    let script = format!("exec 3<&0; sleep 20 & {hook} kernel::tests::actor::act --exact <&3 & wait");
+    // (A shell gives what runs in the background /dev/null to read; both are to wait for their word.)
+    let (own, act) = (bench.actor.display().to_string(), "kernel::tests::actor::act --exact <&3 &");
+    let script = format!("exec 3<&0; {own} {act} {hook} {act} wait");
     use std::os::unix::process::CommandExt;
     shell.args(["-c", &script]).uid(ALICE).gid(ALICE).env("RINGFENCE_KERNEL_TEST_ACT", "sleep");
     shell.stdin(std::process::Stdio::piped()).process_group(0);
