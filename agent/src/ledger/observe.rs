@@ -30,6 +30,9 @@ struct Exec<'a> {
     anonymous: bool,
 }
 
+/// Where launchers tell their notice.
+const NOTICE_SOCKET: &[u8] = b"/hook.sock";
+
 impl Tree {
     pub(super) fn observe(&mut self, observation: &Observation, around: &Surroundings<'_>) {
         let Observation { time_ns, mark, process, thread, kind } = observation;
@@ -325,6 +328,11 @@ impl Tree {
             self.place(*process, Place::Launch(key));
         }
         if let Some(launch) = self.launches.get_mut(&key) {
+            // The launcher tells its notice before it becomes the command: that connection is ours, not the command's.
+            let is_notice = matches!(what.0, Peer::UnixPath(path) if path.bytes.ends_with(NOTICE_SOCKET));
+            if is_notice && launch.fenced && launch.root == Some(*process) && launch.root_execs == 0 {
+                return;
+            }
             launch.fold.connecting(*process, *thread, attempt, *time_ns, what, refused);
         }
         self.touch_launch(key);

@@ -27,10 +27,12 @@ impl Pipeline {
         }
         // One host process may hold several sessions in turn: the mark and the plan go on.
         let sibling = caller.host.and_then(|host| self.sessions.borrow().of_host(host).cloned());
-        let mark = match (&sibling, caller.host) {
-            (Some(sibling), _) => sibling.mark,
-            (None, Some(host)) => self.probe.open_session(host).await.map(|(mark, _)| mark),
-            (None, None) => None,
+        let mark = match (&sibling, caller.mark, caller.host) {
+            (Some(sibling), ..) => sibling.mark,
+            // Marked already: this service was restarted, and the tree kept its number.
+            (None, Some(mark), _) => Some(mark.session),
+            (None, None, Some(host)) => self.probe.open_session(host).await.map(|(mark, _)| mark),
+            (None, None, None) => None,
         };
         let host_version = caller
             .host
@@ -38,6 +40,8 @@ impl Pipeline {
             .and_then(|program| version::claude_code(&program.path));
         let at_start =
             matches!(&event.kind, HostEventKind::SessionStart { source } if source == "startup" || source == "resume");
+        // What an earlier service recorded of it goes on. Read before the session is opened anew, which overwrites it.
+        let earlier = if at_start { None } else { self.records.unfinished(&event.session) };
         let cwd = PathBuf::from(&event.cwd);
         self.open_session(Session {
             id: event.session.clone(),
@@ -53,6 +57,9 @@ impl Pipeline {
             task: None,
             last_event_ns: now,
         });
+        if let Some((summary, entries)) = earlier {
+            self.joiner.borrow_mut().resume(summary, entries);
+        }
     }
 
     /// Adds a session and tells the ledger.

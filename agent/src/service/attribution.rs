@@ -13,10 +13,14 @@ use crate::ledger::refusal::{Attributed, Attribution, LaunchContext, RefusedCall
 pub struct ByPlan(pub Known);
 
 impl Attribution for ByPlan {
-    fn layer(&self, _session: &str, launch: &LaunchContext, call: RefusedCall<'_>) -> Attributed {
+    fn layer(&self, session: &str, launch: &LaunchContext, call: RefusedCall<'_>) -> Attributed {
         let unknown = Attributed { layer: Layer::Other, inferred: true, rule: None };
-        let Some(id) = &launch.plan else { return unknown };
-        let plan = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get(id);
+        let known = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let plan = match &launch.plan {
+            Some(id) => known.get(id),
+            None => known.of_session(session),
+        };
+        drop(known);
         let Some(plan) = plan else { return unknown };
         let RefusedCall { syscall, compat, arguments, errno, path } = call;
         if compat {

@@ -20,6 +20,9 @@ use crate::fence::tree::{self, Tree};
 /// Most plans that are remembered to attribute refusals; the oldest is forgotten first.
 const MOST_REMEMBERED: usize = 512;
 
+/// The session of canaries, which is in no ledger.
+pub const CANARY: &str = "canary";
+
 /// Why a session has no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
@@ -55,6 +58,12 @@ impl Remembered {
     /// The plan of that id.
     pub fn get(&self, id: &str) -> Option<Arc<Plan>> {
         self.by_id.get(id).cloned()
+    }
+
+    /// The plan of a session, where a launch could not say which it used (inside a host's own sandbox).
+    pub fn of_session(&self, session: &str) -> Option<Arc<Plan>> {
+        let newest = self.order.values().rev().filter_map(|id| self.by_id.get(id));
+        newest.filter(|plan| plan.session == session && plan.call.is_none()).next().cloned()
     }
 
     fn add(&mut self, plan: Plan) {
@@ -141,7 +150,7 @@ impl Plans {
         let wrote = |error| PlanError::Write(tree.to_owned(), error);
         std::fs::create_dir_all(tree).map_err(wrote)?;
         let tree = Tree { top: tree.canonicalize().map_err(wrote)?, git: Vec::new() };
-        let request = FenceRequest { notice_socket: None, ..self.request("default", &tree, "canary", policy)? };
+        let request = FenceRequest { notice_socket: None, ..self.request("default", &tree, CANARY, policy)? };
         let bytes = compile::compile(&request)?.encode()?;
         let path = write_private(&self.own_directory.join("canary.plan"), &bytes)?;
         let abi = match landlock::support() {
@@ -156,14 +165,19 @@ impl Plans {
         let Some(host) = session.host_process else { return };
         let directory = session_directory(host);
         self.probe.remove_plan(format!("{directory}/{SESSION_PLAN}")).await;
-        let own = self.own_directory.join(directory);
-        match std::fs::remove_dir_all(&own) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!("{} could not be removed: {error}", own.display());
-            }
-            _ => {}
-        }
+        remove_directory(&self.own_directory.join(directory));
+        self.sweep(&session.id);
         self.trees.borrow_mut().remove(&session.first_cwd);
+    }
+
+    /// Removes the private TMPDIR of a session's launches.
+    pub fn sweep(&self, session: &str) {
+        let temporary = compile::temporary_directory(nix::unistd::Uid::current().as_raw(), session);
+        remove_directory(&temporary);
+        if let Some(of_user) = temporary.parent() {
+            // Only the last session's end leaves it empty.
+            let _ = std::fs::remove_dir(of_user);
+        }
     }
 
     fn request<'a>(
@@ -193,6 +207,15 @@ impl Plans {
 
     fn remember(&self, plan: Plan) {
         self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(plan);
+    }
+}
+
+fn remove_directory(directory: &Path) {
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!("{} could not be removed: {error}", directory.display());
+        }
+        _ => {}
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::metrics::Metrics;
 use crate::clock::boottime_ns;
 use crate::ledger::Clock;
-use crate::ledger::entry::{Finding, Gravity, SessionReport};
+use crate::ledger::entry::{Entry, Finding, Gravity, SessionReport, SessionSummary};
 use crate::ledger::join::Change;
 use crate::store::{Audit, Event, Reader, Record, Retention, Store, StoreError, Writer};
 
@@ -158,6 +158,19 @@ impl Records {
     /// The id that begins so.
     pub fn named(&self, beginning: &str) -> Result<String, String> {
         self.read(|reader| reader.find_session(beginning))
+    }
+
+    /// A session that an earlier service left open, with the entries that may still change.
+    pub fn unfinished(&self, id: &str) -> Option<(SessionSummary, Vec<Entry>)> {
+        let (_, reader) = self.kept.as_ref().ok()?;
+        match reader.open_session(id) {
+            Ok(found) => Some(found),
+            Err(StoreError::NoSession(_)) => None,
+            Err(error) => {
+                tracing::warn!("what was recorded of a session earlier cannot be read: {error}");
+                None
+            }
+        }
     }
 
     /// A session as it was recorded.

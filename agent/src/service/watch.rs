@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::canary::{Canary, Seen};
 use super::health::Proof;
+use super::plans::CANARY;
 use super::person::Person;
 use crate::pipeline::Pipeline;
 
@@ -90,6 +91,7 @@ async fn prove(person: &Person, ground: &Path) {
         Ok(proof) => *person.proof.borrow_mut() = Proof { seen: observed, ..proof },
         Err(error) => tracing::error!("the fence could not be proven: {error}"),
     }
+    person.pipeline.plans.sweep(CANARY);
     person.status().await;
 }
 

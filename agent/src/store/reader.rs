@@ -86,24 +86,19 @@ impl Reader {
         Ok(summary.with_entries(entries, more))
     }
 
-    /// Sessions that had not ended, with the entries that may still change: what a restarted service goes on with.
-    pub fn open_sessions(&self) -> Result<Vec<(SessionSummary, Vec<Entry>)>, StoreError> {
-        let mut statement = self
-            .connection
-            .prepare_cached("SELECT summary FROM sessions WHERE ended_ms IS NULL ORDER BY seen_ms DESC LIMIT 256")?;
-        let summaries = statement.query_map([], |row| row.get::<_, String>(0))?;
-        let mut open = Vec::new();
-        for summary in summaries {
-            let summary: SessionSummary = parse("session", &summary?)?;
-            let mut entries = self.entries(
-                "SELECT e.json, o.executions, o.connections, o.refusals FROM entries e LEFT JOIN observations o ON o.entry = e.id
-                 WHERE e.session = ?1 ORDER BY e.started_ms DESC LIMIT min(?2, 1000)",
-                &summary.id,
-            )?;
-            entries.reverse();
-            open.push((summary, entries));
+    /// A session that had not ended, with the entries that may still change: what a restarted service goes on with.
+    pub fn open_session(&self, id: &str) -> Result<(SessionSummary, Vec<Entry>), StoreError> {
+        let summary = self.summary(id)?;
+        if summary.ended.is_some() {
+            return Err(StoreError::NoSession(id.to_owned()));
         }
-        Ok(open)
+        let mut entries = self.entries(
+            "SELECT e.json, o.executions, o.connections, o.refusals FROM entries e LEFT JOIN observations o ON o.entry = e.id
+             WHERE e.session = ?1 ORDER BY e.started_ms DESC LIMIT min(?2, 1000)",
+            id,
+        )?;
+        entries.reverse();
+        Ok((summary, entries))
     }
 
     /// Findings, newest first; of one session or of all.
