@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod docs;
+mod live;
 mod monitoring;
 mod probe_unit;
 mod system;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         .case("the tests that docs/bypasses.md names exist", docs::named_tests)
         // Without `cargo xtask test`, which builds the programs beforehand, a stage builds them.
         .limit(std::time::Duration::from_secs(600))
+        .case("a service's metrics are documented and pass promtool", live::metrics)
         .case("the probe loads with its unit's capabilities what it loads with all of root's", probe_unit::capabilities)
         .run()
 }
