@@ -28,8 +28,7 @@ use crate::places::Places;
 use crate::policy::Policy;
 use crate::policy::judge::{Outcome, Question, Reviews, World};
 use crate::probe::protocol::Observation;
-use crate::process::ProcessId;
-use crate::service::callers::{Caller, Callers};
+use crate::service::callers::{Arrival, Caller, Callers};
 use crate::service::canary::Seen;
 use crate::service::files;
 use crate::service::metrics::Metrics;
@@ -59,12 +58,12 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// One frame on `hook.sock`. `None` is a frame that is not answered.
-    pub async fn hook_frame(&self, frame: &[u8], peer: ProcessId) -> Option<Reply> {
+    pub async fn hook_frame(&self, frame: &[u8], arrival: &Arrival) -> Option<Reply> {
         let request = match hook::decode_request(frame) {
             Ok(request) => request,
             Err(error) => return Some(self.refuse("protocol", &error.to_string())),
         };
-        let caller = match self.callers.recognise(peer, request.request_kind).await {
+        let caller = match self.callers.recognise(arrival, &request).await {
             Ok(caller) => caller,
             Err(not) => return self.unwelcome(&request, not),
         };

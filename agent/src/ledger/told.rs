@@ -154,6 +154,10 @@ impl Tree {
             self.drop_launch(before, Place::Launch(key));
         }
         let Some(launch) = self.launches.get_mut(&key) else { return };
+        // The launcher tells once, before it becomes the command: whatever comes after that is somebody else's.
+        if launch.notice.is_some() {
+            return;
+        }
         if !launch.exec_seen {
             launch.began = began;
         }

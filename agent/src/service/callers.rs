@@ -4,11 +4,38 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::probe_link::ProbeLink;
-use crate::ipc::hook::RequestKind;
-use crate::ipc::peer::{self, Executable};
+use tokio::net::UnixStream;
+
+use super::probe_link::{ProbeLink, ProbeState};
+use crate::ipc::hook::{Envelope, RequestKind};
+use crate::ipc::peer::{self, Executable, Peer};
 use crate::probe::protocol::{Mark, Role};
 use crate::process::{self, ProcessId, Stat};
+
+/// A peer as it was when its connection was accepted. A launcher becomes the command soon after, and may be gone by the
+/// time that its notice is read; so what can be seen of it is seen first.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Its pid, as the kernel noted it at the connect.
+    pub pid: u32,
+    /// The process, unless it was gone already.
+    pub process: Option<ProcessId>,
+    /// What it ran at that moment.
+    pub program: Option<Executable>,
+}
+
+impl Arrival {
+    /// Looks at a connection's other end; `None` when it is not this user's.
+    pub fn of(stream: &UnixStream) -> Option<Arrival> {
+        let credentials = stream.peer_cred().ok()?;
+        if credentials.uid() != nix::unistd::Uid::current().as_raw() {
+            return None;
+        }
+        let process = Peer::of(stream).ok().map(|peer| peer.process);
+        let program = process.and_then(|process| peer::executable(process).ok());
+        Some(Arrival { pid: credentials.pid()?.cast_unsigned(), process, program })
+    }
+}
 
 /// A recognised peer.
 #[derive(Clone, Copy, Debug)]
@@ -67,36 +94,66 @@ impl Callers {
         Callers { hook, launcher, probe }
     }
 
-    /// Decides whether `peer` may send a request of this kind.
-    pub async fn recognise(&self, peer: ProcessId, kind: RequestKind) -> Result<Caller, NotACaller> {
-        let program = peer::executable(peer).map_err(|_| NotACaller::Gone)?;
-        let wanted = match kind {
-            RequestKind::HookEvent | RequestKind::Gap => &self.hook,
-            RequestKind::LaunchNotice => &self.launcher,
-        };
-        if !is_same_file(&program, wanted) {
+    /// Decides whether a peer may send this request.
+    pub async fn recognise(&self, arrival: &Arrival, request: &Envelope) -> Result<Caller, NotACaller> {
+        match request.request_kind {
+            RequestKind::HookEvent | RequestKind::Gap => self.recognise_hook(arrival).await,
+            RequestKind::LaunchNotice => self.recognise_launcher(arrival, request).await,
+        }
+    }
+
+    /// A hook of ours that a host started, and nothing that belongs to a launch.
+    async fn recognise_hook(&self, arrival: &Arrival) -> Result<Caller, NotACaller> {
+        let (Some(peer), Some(program)) = (arrival.process, &arrival.program) else { return Err(NotACaller::Gone) };
+        if !is_same_file(program, &self.hook) {
             return Err(NotACaller::WrongProgram);
         }
-        let mark = match self.probe.mark_of(peer).await {
-            Some(mark) => mark,
+        match self.probe.mark_of(peer).await {
+            Some(Some(mark)) if mark.launch != 0 => Err(NotACaller::Launched),
+            Some(Some(mark)) if mark.role != Role::Hook => Err(NotACaller::NotAHook),
+            // Without a mark it is a host that the service has not met yet: this call leads to its tree's.
+            Some(mark) => Ok(Caller { process: peer, host: self.host_of(peer), mark }),
             // No probe, or none that answers now: by /proc, and the status says so.
-            None => {
-                let confined = peer::restrictions(peer).map_err(|_| NotACaller::Gone)?.confined();
-                // A launcher tells before it is confined; afterwards it is the command.
-                return match confined {
-                    true => Err(NotACaller::Confined),
-                    false => Ok(Caller { process: peer, host: self.host_of(peer), mark: None }),
-                };
-            }
-        };
-        match (kind, mark) {
-            (RequestKind::LaunchNotice, _) => {}
-            (_, Some(mark)) if mark.launch != 0 => return Err(NotACaller::Launched),
-            (_, Some(mark)) if mark.role != Role::Hook => return Err(NotACaller::NotAHook),
-            // A host that the service has not met yet: its tree is marked by what this call leads to.
-            (_, _) => {}
+            None => match peer::restrictions(peer).map_err(|_| NotACaller::Gone)?.confined() {
+                true => Err(NotACaller::Confined),
+                false => Ok(Caller { process: peer, host: self.host_of(peer), mark: None }),
+            },
         }
-        Ok(Caller { process: peer, host: self.host_of(peer), mark })
+    }
+
+    /// A launcher, which may have become its command since. The first notice of a launch is the launcher's own, since it
+    /// is written before the command is; the ledger takes no second one.
+    async fn recognise_launcher(&self, arrival: &Arrival, request: &Envelope) -> Result<Caller, NotACaller> {
+        let Some(peer) = arrival.process else {
+            // Gone already. With a probe the ledger holds the notice against what the kernel saw of that process.
+            let told = told_process(request).filter(|told| told.pid == arrival.pid);
+            return match (told, self.probe.state()) {
+                (Some(process), ProbeState::Connected) => {
+                    Ok(Caller { process, host: told_parent(request), mark: None })
+                }
+                _ => Err(NotACaller::Gone),
+            };
+        };
+        let is_launcher = arrival.program.as_ref().is_some_and(|program| is_same_file(program, &self.launcher));
+        let host = self.host_of(peer);
+        match self.probe.mark_of(peer).await {
+            Some(Some(mark)) if mark.launch != 0 => Ok(Caller { process: peer, host, mark: Some(mark) }),
+            Some(mark) if is_launcher => Ok(Caller { process: peer, host, mark }),
+            // Ended since: the same as gone before.
+            Some(None) if process::stat(peer.pid).map_or(true, |now| now.id != peer) => {
+                Ok(Caller { process: peer, host: told_parent(request), mark: None })
+            }
+            None if is_launcher || self.is_child_of_told_parent(peer, request) => {
+                Ok(Caller { process: peer, host, mark: None })
+            }
+            _ => Err(NotACaller::WrongProgram),
+        }
+    }
+
+    /// Without a probe: what was a launcher is still the child of whom it named.
+    fn is_child_of_told_parent(&self, peer: ProcessId, request: &Envelope) -> bool {
+        let (Ok(now), Some(parent)) = (process::stat(peer.pid), told_parent(request)) else { return false };
+        now.id == peer && process::stat(now.parent).is_ok_and(|of_parent| of_parent.id == parent)
     }
 
     /// The first ancestor that is none of our own programs, and not the shell that a host puts in front of a launcher.
@@ -111,6 +168,14 @@ impl Callers {
         }
         chain.iter().find(|stat| !own(stat)).map(|stat| stat.id)
     }
+}
+
+fn told_process(request: &Envelope) -> Option<ProcessId> {
+    serde_json::from_value(request.host_payload.get("process")?.clone()).ok()
+}
+
+fn told_parent(request: &Envelope) -> Option<ProcessId> {
+    serde_json::from_value(request.host_payload.get("parent")?.clone()).ok()
 }
 
 /// Device and inode of a path are those of a running program.

@@ -10,11 +10,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use crate::ipc::hook::{self, Reply};
-use crate::ipc::peer::Peer;
 use crate::ipc::{frame, limits};
 use crate::pipeline::Pipeline;
 use crate::policy::judge::Outcome;
-use crate::process::ProcessId;
+use crate::service::callers::Arrival;
 
 /// Connections at once. Beyond it a peer is told `queue_full`, which denies executing and mutating calls.
 const MOST_CONNECTIONS: usize = 256;
@@ -67,12 +66,8 @@ impl HookServer {
 
     async fn connection(self: Rc<Self>, mut stream: UnixStream) {
         let began = std::time::Instant::now();
-        let peer = match Peer::of(&stream) {
-            Ok(peer) if peer.uid == nix::unistd::Uid::current().as_raw() => peer,
-            Ok(_) => return self.pipeline.note_refusal("foreign_uid"),
-            Err(_) => return self.pipeline.note_refusal("peer_gone"),
-        };
-        let Some(_place) = Place::take(&self, peer.process.pid) else {
+        let Some(arrival) = Arrival::of(&stream) else { return self.pipeline.note_refusal("foreign_uid") };
+        let Some(_place) = Place::take(&self, arrival.pid) else {
             self.pipeline.note_refusal("queue_full");
             let reply =
                 hook::refusal_reply("", Outcome::Deny, "queue_full", "Ringfence is answering too many calls at once");
@@ -87,15 +82,15 @@ impl HookServer {
                 return send(&mut stream, &reply).await;
             }
         };
-        if let Some(reply) = self.answer(&frame, peer.process).await {
+        if let Some(reply) = self.answer(&frame, &arrival).await {
             send(&mut stream, &reply).await;
             self.pipeline.metrics.hook_seconds.observe(began.elapsed().as_secs_f64());
         }
     }
 
     /// Answers a frame; the duplicate of a pending request gets the answer of the first.
-    async fn answer(&self, frame: &[u8], peer: ProcessId) -> Option<Reply> {
-        let Some(key) = hook::request_key(frame) else { return self.pipeline.hook_frame(frame, peer).await };
+    async fn answer(&self, frame: &[u8], arrival: &Arrival) -> Option<Reply> {
+        let Some(key) = hook::request_key(frame) else { return self.pipeline.hook_frame(frame, arrival).await };
         let waiting = self.pending.borrow().get(&key).cloned();
         if let Some(mut first) = waiting {
             let reply = first.wait_for(Option::is_some).await.ok()?;
@@ -103,7 +98,7 @@ impl HookServer {
         }
         let (tell, told) = watch::channel(None);
         self.pending.borrow_mut().insert(key.clone(), told);
-        let reply = self.pipeline.hook_frame(frame, peer).await;
+        let reply = self.pipeline.hook_frame(frame, arrival).await;
         self.pending.borrow_mut().remove(&key);
         tell.send_replace(reply.clone());
         reply

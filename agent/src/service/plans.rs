@@ -62,8 +62,8 @@ impl Remembered {
 
     /// The plan of a session, where a launch could not say which it used (inside a host's own sandbox).
     pub fn of_session(&self, session: &str) -> Option<Arc<Plan>> {
-        let newest = self.order.values().rev().filter_map(|id| self.by_id.get(id));
-        newest.filter(|plan| plan.session == session && plan.call.is_none()).next().cloned()
+        let mut newest_first = self.order.values().rev().filter_map(|id| self.by_id.get(id));
+        newest_first.find(|plan| plan.session == session && plan.call.is_none()).cloned()
     }
 
     fn add(&mut self, plan: Plan) {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::canary::{Canary, Seen};
 use super::health::Proof;
-use super::plans::CANARY;
 use super::person::Person;
+use super::plans::CANARY;
 use crate::pipeline::Pipeline;
 
 /// Between two attempts to reach a probe that is away.
