@@ -176,7 +176,9 @@ mod tests {
     #[test]
     fn a_program_that_did_not_attach_degrades_observation() {
         let one = ProgramState { program: "connect_unix".into(), attached: false, reason: Some("needs 6.7".into()) };
-        let all = layers(&Proof::default(), &ProbeState::Connected, Some(&(vec![one], false)));
+        let seen = Some(Seen { exec: true, connect: true, refusal: true });
+        let proof = Proof { at: Some("2026-01-01T00:00:00Z".into()), seen, ..Proof::default() };
+        let all = layers(&proof, &ProbeState::Connected, Some(&(vec![one], false)));
         let observation = all.iter().find(|l| l.layer == "observation").unwrap();
         assert_eq!(observation.state, State::Degraded);
         assert!(observation.reason.contains("connect_unix"));
