@@ -26,6 +26,7 @@ fn main() -> ExitCode {
     Suite::new("corpus")
         .in_process()
         .case("the shipped policy passes its own tests", shipped)
+        .case("ordinary work passes, known disguises do not, and no wrapper lowers them", own)
         .case("no benign call is refused or held", benign)
         .case("the catastrophic calls are denied", catastrophic)
         .case("the whole corpus, with what is not yet as expected", whole)
@@ -34,6 +35,9 @@ fn main() -> ExitCode {
         .case("an ordinary command is judged in time", in_time)
         .run()
 }
+
+/// Ordinary work and disguises that the project keeps itself.
+const OWN: &str = include_str!("own.toml");
 
 fn labelled() -> anyhow::Result<Option<Vec<Case>>> {
     let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/cases");
@@ -55,6 +59,19 @@ fn with_labelled(body: impl Fn(&Policy, &[Case]) -> CaseResult) -> CaseResult {
         Some(cases) => body(&Policy::builtin(), &cases),
         None => skip("no labelled calls lie beside the project; RINGFENCE_CASES names their directory"),
     }
+}
+
+fn own() -> CaseResult {
+    let cases = cases::read(OWN)?;
+    let report = cases::run(&Policy::builtin(), &cases);
+    let wrong: Vec<String> = report
+        .cases
+        .iter()
+        .filter(|case| !case.passed)
+        .map(|case| format!("{} expected {:?}, got {:?} {:?}", case.id, case.expected, case.got, case.rules))
+        .collect();
+    ensure!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    no_wrapper_lowers(&Policy::builtin(), &cases)
 }
 
 fn shipped() -> CaseResult {
@@ -115,38 +132,40 @@ fn quoted(command: &str) -> String {
 }
 
 fn wrapped() -> CaseResult {
-    with_labelled(|policy, cases| {
-        let wrappers: [(&str, Wrap); 7] = [
-            ("bash -c", |command| format!("bash -c {}", quoted(command))),
-            ("sh -lc in env", |command| format!("env -i sh -lc {}", quoted(command))),
-            ("eval", |command| format!("eval {}", quoted(command))),
-            ("subshell", |command| format!("( {command}\n)")),
-            ("group", |command| format!("{{ {command}\n}}")),
-            ("after a newline", |command| format!("true\n{command}")),
-            ("substitution", |command| format!("echo \"$( {command}\n)\"")),
-        ];
-        let mut wrong = Vec::new();
-        let mut tried = 0;
-        for case in cases {
-            let CaseInput::Decoded(input) = &case.input else { continue };
-            let Some(command) = input.get("command").and_then(|command| command.as_str()) else { continue };
-            if case.tool != "Bash" {
-                continue;
-            }
-            let plain = judged(policy, case, command);
-            for (name, wrap) in wrappers {
-                tried += 1;
-                let inside = judged(policy, case, &wrap(command));
-                if inside < plain {
-                    wrong.push(format!("{} in {name}: {plain:?} became {inside:?}", case.id));
-                } else if plain == Severity::None && inside > Severity::Warn {
-                    wrong.push(format!("{} in {name}: benign became {inside:?}", case.id));
-                }
+    with_labelled(no_wrapper_lowers)
+}
+
+fn no_wrapper_lowers(policy: &Policy, cases: &[Case]) -> CaseResult {
+    let wrappers: [(&str, Wrap); 7] = [
+        ("bash -c", |command| format!("bash -c {}", quoted(command))),
+        ("sh -lc in env", |command| format!("env -i sh -lc {}", quoted(command))),
+        ("eval", |command| format!("eval {}", quoted(command))),
+        ("subshell", |command| format!("( {command}\n)")),
+        ("group", |command| format!("{{ {command}\n}}")),
+        ("after a newline", |command| format!("true\n{command}")),
+        ("substitution", |command| format!("echo \"$( {command}\n)\"")),
+    ];
+    let mut wrong = Vec::new();
+    let mut tried = 0;
+    for case in cases {
+        let CaseInput::Decoded(input) = &case.input else { continue };
+        let Some(command) = input.get("command").and_then(|command| command.as_str()) else { continue };
+        if case.tool != "Bash" {
+            continue;
+        }
+        let plain = judged(policy, case, command);
+        for (name, wrap) in wrappers {
+            tried += 1;
+            let inside = judged(policy, case, &wrap(command));
+            if inside < plain {
+                wrong.push(format!("{} in {name}: {plain:?} became {inside:?}", case.id));
+            } else if plain == Severity::None && inside > Severity::Warn {
+                wrong.push(format!("{} in {name}: benign became {inside:?}", case.id));
             }
         }
-        ensure!(wrong.is_empty(), "{} of {tried}:\n{}", wrong.len(), wrong.join("\n"));
-        Ok(())
-    })
+    }
+    ensure!(wrong.is_empty(), "{} of {tried}:\n{}", wrong.len(), wrong.join("\n"));
+    Ok(())
 }
 
 fn judged(policy: &Policy, case: &Case, command: &str) -> Severity {

@@ -93,8 +93,32 @@ pub(super) fn targets(command: &Command) -> Vec<(Harm, String, String)> {
             let base = options.value(&["-C"]).map_or(".", |field| field.text.as_str());
             vec![(Harm::Recursive, base.to_owned(), command.path(base))]
         }
+        "git" if discards(command) => {
+            let options = Options::read(args, "c C git-dir work-tree", true);
+            let base = options.value(&["-C", "--work-tree"]).map_or(".", |field| field.text.as_str());
+            vec![(Harm::Overwrite, base.to_owned(), command.path(base))]
+        }
         _ => Vec::new(),
     }
+}
+
+/// git commands that throw away what is not committed.
+fn discards(command: &Command) -> bool {
+    let everything = || command.has(".") || command.has("--") || command.has(":/");
+    command.has("reset") && command.has("--hard")
+        || (command.has("checkout") || command.has("restore")) && everything()
+        || command.has("stash") && (command.has("drop") || command.has("clear"))
+}
+
+/// A move into the project loses nothing.
+fn is_brought_in(subject: &Subject<'_>, command: &Command) -> bool {
+    let question = subject.question;
+    let options = Options::read(command.args(), "t S target-directory suffix", false);
+    let to = options.value(&["-t", "--target-directory"]).or(options.operands.last().copied());
+    command.program == "mv"
+        && to.is_some_and(|to| {
+            places::zone(&to.text, &command.path(&to.text), question.world, question.cwd) == Zone::Tree
+        })
 }
 
 pub(super) fn judge(subject: &Subject<'_>, hits: &mut Hits<'_>) {
@@ -108,12 +132,15 @@ pub(super) fn judge(subject: &Subject<'_>, hits: &mut Hits<'_>) {
             let what = format!("{} would destroy {target}, outside the project", command.program);
             let severity = match (zone, harm) {
                 (Zone::Tree | Zone::Harmless | Zone::Unknown, _) => continue,
+                (Zone::Outside, Harm::Overwrite) if is_brought_in(subject, command) => continue,
                 (Zone::Temporary, Harm::Recursive) if !made => Severity::Review,
                 (Zone::Temporary, _) => continue,
                 (Zone::Cache, Harm::Recursive | Harm::Modes) => Severity::Warn,
                 (Zone::Cache, _) => continue,
                 (Zone::Device, _) => Severity::Deny,
                 (Zone::Outside, Harm::Recursive) => Severity::Deny,
+                // One file at a time, and all of them.
+                (Zone::Outside, Harm::Single) if path::known_prefix(&target) != target => Severity::Deny,
                 (Zone::Outside, Harm::Overwrite) if target == "/" || target == places::home(question.world) => {
                     Severity::Deny
                 }
@@ -134,10 +161,10 @@ pub(super) fn judge(subject: &Subject<'_>, hits: &mut Hits<'_>) {
     }
     for write in &subject.action.writes {
         let zone = places::zone(&write.path, &write.path, question.world, question.cwd);
-        let bare = write.program.is_empty() && write.flow.text.as_deref() == Some("") && !write.append;
+        let emptied = write.flow.text.as_deref() == Some("") && write.flow.sources.is_empty() && !write.append;
         match zone {
             Zone::Device => hits.add(Severity::Deny, &format!("{} would be overwritten", write.path)),
-            Zone::Outside if bare => hits.add(Severity::Review, &format!("{} would be emptied", write.path)),
+            Zone::Outside if emptied => hits.add(Severity::Review, &format!("{} would be emptied", write.path)),
             Zone::Outside if places::is_system(&write.path) && !write.append => {
                 hits.add(Severity::Review, &format!("{} would be overwritten", write.path))
             }

@@ -39,8 +39,10 @@ pub(super) fn judge(subject: &Subject<'_>, hits: &mut Hits<'_>) {
             (Some(own), Some(text)) => settings(own && !write.append, &write.path, "", text, hits),
             // What is written is computed: by something that speaks of hooks it is a removal.
             (Some(own), None) => {
-                let about_hooks =
-                    subject.commands().iter().any(|command| command.texts().any(|text| text.contains("ooks")));
+                let about_hooks = subject
+                    .commands()
+                    .iter()
+                    .any(|command| command.texts().any(|text| text.to_ascii_lowercase().contains("hook")));
                 if about_hooks {
                     hits.add(Severity::Deny, &format!("the hooks in {} would be rewritten", write.path));
                 } else if own {
@@ -126,6 +128,27 @@ fn signals(command: &Command, hits: &mut Hits<'_>) {
             || command.stdin.sources.iter().any(|source| matches!(source, Source::File(file) if file.starts_with("/proc/") && file.contains("ringfence"))),
         _ => false,
     };
+    let everybody = match command.program.as_str() {
+        "kill" => command.args().iter().skip(1).any(|arg| arg.text == "-1"),
+        "pkill" | "killall" => {
+            let options = Options::read(command.args(), "u U g G P s t signal", false);
+            options.has(&["-u", "-U"]) && options.operands.is_empty()
+        }
+        "loginctl" => command.texts().any(|text| {
+            matches!(text, "kill-user" | "terminate-user" | "kill-session" | "terminate-session" | "terminate-seat")
+        }),
+        _ => false,
+    };
+    if everybody {
+        hits.add(
+            Severity::Deny,
+            &format!("{} would end every process of the person, the guard's too", command.program),
+        );
+    }
+    if command.code.as_ref().is_some_and(|code| code.signals) && command.texts().any(|text| text.contains("ringfence"))
+    {
+        hits.add(Severity::Deny, &format!("{} would signal the guard", command.program));
+    }
     // Asking whether it lives is no signal.
     if named && !command.has("-0") {
         hits.add(Severity::Deny, &format!("{} is aimed at the guard", command.program));

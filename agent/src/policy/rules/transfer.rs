@@ -63,7 +63,7 @@ pub(super) fn of(command: &Command) -> Option<Transfer> {
             Transfer {
                 local: to.starts_with(['/', '.']),
                 to: to.to_owned(),
-                data: command.reads.clone(),
+                data: command.reads.iter().cloned().chain(command.argument_sources()).collect(),
                 ..Transfer::default()
             }
         }

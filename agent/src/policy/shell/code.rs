@@ -17,6 +17,8 @@ pub struct Code {
     pub network: bool,
     /// It executes text that it computes.
     pub executes: bool,
+    /// It signals processes.
+    pub signals: bool,
     /// It decodes text.
     pub decodes: bool,
 }
@@ -204,6 +206,9 @@ pub(super) fn read(language: &str, text: &str) -> Code {
     code.network = NETWORK.iter().any(|name| text.contains(name));
     code.executes =
         ["exec(", "eval(", "eval ", "Function(", "compile(", "instance_eval"].iter().any(|name| called(text, name));
+    code.signals = ["os.kill", "process.kill", "Process.kill", "signal.pidfd", "psutil", "posix_kill"]
+        .iter()
+        .any(|name| text.contains(name));
     code.decodes = [
         "b64decode",
         "fromhex",

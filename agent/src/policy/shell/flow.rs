@@ -296,6 +296,27 @@ impl Reader<'_> {
                     self.record(command, &archive.text.clone(), false, all());
                 }
             }
+            "gzip" | "bzip2" | "xz" | "zstd" | "lz4" | "gpg" | "age" => {
+                let options = Options::read(args, "o r u S output recipient suffix", false);
+                if options.has(&["-c", "--stdout", "-d", "--decrypt", "--decompress"]) {
+                    return;
+                }
+                let given = options.value(&["-o", "--output"]).map(|field| field.text.clone());
+                let endings: &[&str] = match program {
+                    "gzip" => &["gz"],
+                    "bzip2" => &["bz2"],
+                    "xz" => &["xz"],
+                    "zstd" => &["zst"],
+                    "gpg" => &["gpg", "asc"],
+                    _ => &["lz4"],
+                };
+                let beside =
+                    options.operands.iter().flat_map(|field| endings.iter().map(|end| format!("{}.{end}", field.text)));
+                let targets: Vec<String> = if given.is_some() { given.into_iter().collect() } else { beside.collect() };
+                for target in targets {
+                    self.record(command, &target, false, all());
+                }
+            }
             "git" => {
                 let options = Options::read(args, "c C git-dir work-tree", true);
                 let verb = options.operands.first().map_or("", |field| field.text.as_str());

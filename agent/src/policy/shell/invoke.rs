@@ -25,6 +25,13 @@ impl Reader<'_> {
             scope.positional = positional;
             return out;
         }
+        // The host's shell may expand aliases, and a later line of the same text sees them.
+        if let Some(text) = scope.aliases.remove(&name) {
+            let rest = command.texts().map(|word| format!(" '{}'", word.replace('\'', "'\\''"))).collect::<String>();
+            let out = self.script(&format!("{text}{rest}"), scope, &command.stdin);
+            scope.aliases.insert(name, text);
+            return out;
+        }
         if let Some(out) = self.builtin(&mut command, scope, declared) {
             return out;
         }
@@ -258,6 +265,10 @@ impl Reader<'_> {
                     self.action.commands.push(std::mem::take(command));
                     return Some(out);
                 }
+            }
+            "alias" => {
+                let named = command.args().iter().filter_map(|field| field.text.split_once('='));
+                scope.aliases.extend(named.map(|(name, text)| (name.to_owned(), text.to_owned())));
             }
             "unset" => {
                 for field in command.args() {

@@ -51,6 +51,7 @@ pub(super) struct Scope {
     pub(super) stack: Vec<Option<String>>,
     pub(super) vars: HashMap<String, Value>,
     pub(super) functions: HashMap<String, Rc<FunctionBody>>,
+    pub(super) aliases: HashMap<String, String>,
     pub(super) positional: Vec<Field>,
     pub(super) fds: HashMap<i32, String>,
     pub(super) via: Vec<String>,

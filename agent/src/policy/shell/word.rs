@@ -199,8 +199,11 @@ impl Reader<'_> {
             }
             Some(b'{') => {
                 let end = scan::brace(rest, 2, 0).unwrap_or(rest.len());
-                let value = self.parameter(&rest[2..end.max(2)], scope);
-                self.insert(readings, &value, split, scope);
+                let inner = &rest[2..end.max(2)];
+                let value = self.parameter(inner, scope);
+                // `"${a[@]}"` stays as many words as there are.
+                let each = value.array.is_some() && (inner.contains("[@]") || inner.starts_with('@'));
+                self.insert(readings, &value, split || each, scope);
                 (end + 1).min(rest.len())
             }
             Some(c) if c.is_ascii_alphabetic() || *c == b'_' => {
