@@ -7,6 +7,7 @@
 //! To add one: a module with a `fn(&Ground, &mut Results) -> anyhow::Result<()>`, and a line in [`BENCHES`].
 
 mod hook;
+mod kernel;
 mod launch;
 mod results;
 
@@ -33,7 +34,7 @@ pub struct Options {
 type Bench = fn(&Ground, &mut Results) -> anyhow::Result<()>;
 
 /// Every measurement, by name.
-const BENCHES: [(&str, Bench); 2] = [("launch", launch::run), ("hook", hook::run)];
+const BENCHES: [(&str, Bench); 3] = [("launch", launch::run), ("hook", hook::run), ("kernel", kernel::run)];
 
 /// What measurements stand on: release builds on a private stage, and an ordinary user.
 pub struct Ground {
@@ -43,6 +44,8 @@ pub struct Ground {
     pub person: Person,
     /// The scripted host.
     pub scripted_host: std::path::PathBuf,
+    /// What the kernel's cost is measured on.
+    pub actor: std::path::PathBuf,
     /// How often.
     pub n: usize,
 }
@@ -59,9 +62,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     std::fs::set_permissions(room.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     build_into(room.path(), Build { release: true, overrides: true })?;
     let scripted_host = crate::demo::scripted_host(room.path())?;
+    let actor = crate::demo::test_program(room.path(), "ringfence-bench-actor")?;
     person::prepare_this_process();
     let ground =
-        Ground { stage: Stage::from_programs(room.path())?, person: Person::new()?, scripted_host, n: options.n };
+        Ground { stage: Stage::from_programs(room.path())?, person: Person::new()?, scripted_host, actor, n: options.n };
     let mut results = Results::new();
     for (name, bench) in BENCHES {
         if options.names.is_empty() || options.names.iter().any(|wanted| wanted == name) {

@@ -5,7 +5,7 @@
 
 mod host;
 
-pub(crate) use host::scripted_host;
+pub(crate) use host::{scripted_host, test_program};
 
 use nix::unistd::Uid;
 use ringfence_tests::person::{self, Person};

@@ -69,11 +69,16 @@ impl HostProgram {
 
 /// Builds the scripted host and puts it into `room`, where others can start it.
 pub fn scripted_host(room: &Path) -> anyhow::Result<PathBuf> {
+    test_program(room, "ringfence-scripted-host")
+}
+
+/// Builds a program of the tests and puts it into `room`, where others can start it.
+pub fn test_program(room: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let mut build = shell::cargo();
-    build.args(["build", "--package", "ringfence-tests", "--bin", "ringfence-scripted-host"]);
+    build.args(["build", "--package", "ringfence-tests", "--bin", name]);
     build.args(["--message-format", "json-render-diagnostics"]);
-    let program = ringfence_tests::stage::built_by(&mut build)?.pop().context("the scripted host was not built")?;
-    let copy = room.join("ringfence-scripted-host");
+    let program = ringfence_tests::stage::built_by(&mut build)?.pop().context("the program was not built")?;
+    let copy = room.join(name);
     std::fs::copy(program, &copy)?;
     Ok(copy)
 }
