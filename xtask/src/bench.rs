@@ -64,8 +64,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let scripted_host = crate::demo::scripted_host(room.path())?;
     let actor = crate::demo::test_program(room.path(), "ringfence-bench-actor")?;
     person::prepare_this_process();
-    let ground =
-        Ground { stage: Stage::from_programs(room.path())?, person: Person::new()?, scripted_host, actor, n: options.n };
+    let ground = Ground {
+        stage: Stage::from_programs(room.path())?,
+        person: Person::new()?,
+        scripted_host,
+        actor,
+        n: options.n,
+    };
     let mut results = Results::new();
     for (name, bench) in BENCHES {
         if options.names.is_empty() || options.names.iter().any(|wanted| wanted == name) {
