@@ -1,4 +1,5 @@
 //! Where things are. Hook and launcher take none of it from the environment: a project's settings can set that.
+#![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
 //! Who a process is: a pid alone is reused, a pid with its start time is not.
+#![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 

@@ -108,8 +108,8 @@ fn usable(path: &Path) -> bool {
 
 fn contains_one(file: &Path, texts: &[String]) -> bool {
     match fs::metadata(file) {
-        // What cannot be read whole counts as holding a secret.
-        Ok(meta) if meta.len() > SEARCHED_BYTES => true,
+        // What cannot be read whole counts as holding a secret; a FIFO would hold the service.
+        Ok(meta) if !meta.is_file() || meta.len() > SEARCHED_BYTES => true,
         Ok(_) => fs::read(file).map_or(true, |bytes| {
             let text = String::from_utf8_lossy(&bytes);
             texts.iter().any(|part| text.contains(part.as_str()))

@@ -27,8 +27,12 @@ fn plain_version(text: &str) -> Option<String> {
 
 fn read_bounded(file: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
+    // A host can be installed in a project: O_NONBLOCK so that a FIFO there cannot hold the service.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let package = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(file)?;
     let mut text = Vec::new();
-    std::fs::File::open(file)?.take(64 << 10).read_to_end(&mut text)?;
+    package.take(64 << 10).read_to_end(&mut text)?;
     Ok(text)
 }
 

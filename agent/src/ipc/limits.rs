@@ -1,4 +1,5 @@
 //! Every size and depth that untrusted input is held to, in one place.
+#![forbid(unsafe_code)]
 
 /// Largest frame on any socket, in bytes.
 pub const FRAME_BYTES: usize = 1 << 20;

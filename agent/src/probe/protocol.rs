@@ -1,4 +1,5 @@
 //! `probe.sock`: bincode frames, bounded and versioned. The probe serves each uid only its own trees.
+#![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 

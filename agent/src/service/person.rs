@@ -96,7 +96,7 @@ impl Person {
         }
     }
 
-    /// The report of one session: as it is in memory while it lives or lingers, else as it was recorded.
+    /// The report of one session, as it is recorded by now.
     pub(super) async fn report(&self, choice: &SessionChoice) -> Answer {
         let layers = self.status().await.layers;
         let records = &self.pipeline.records;

@@ -112,7 +112,7 @@ pub enum PeerFault {
 /// Sends `request` to the service at `socket` and waits for its answer until `deadline_ms` (CLOCK_BOOTTIME).
 ///
 /// A service that vanishes before it answers is asked once more, with the same request id: if it was killed, the second
-/// try finds it [`AskError::Down`]; if it answered to nobody, the answer is kept for the duplicate.
+/// try finds it [`AskError::Down`]; if it answered to nobody, the call is judged again.
 pub fn ask(socket: &Path, request: &Envelope, deadline_ms: u64) -> Result<Reply, AskError> {
     let body = body_of(request)?;
     match exchange(socket, request, &body, deadline_ms) {
