@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use serde::{Deserialize, Serialize};
 
 /// Largest order that is read.
@@ -37,9 +37,9 @@ pub struct Gate {
 impl Gate {
     /// Starts `ringfence gate` for a command; `prepare` may set its streams and directory.
     pub fn spawn(ringfence: &Path, command: &[String], prepare: impl FnOnce(&mut Command)) -> io::Result<Gate> {
-        let (reading, writing) = nix::unistd::pipe()?;
-        // The reading end is inherited by number across one exec; the writing end must not be.
-        fcntl(&writing, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+        // The writing end must never be inherited; the reading end is, by number, across one exec.
+        let (reading, writing) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+        fcntl(&reading, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let mut gate = Command::new(ringfence);
         gate.arg("gate").arg("--order-fd").arg(reading.as_raw_fd().to_string()).arg("--").args(command);
         prepare(&mut gate);

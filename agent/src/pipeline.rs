@@ -52,6 +52,12 @@ pub struct Pipeline {
     pub(crate) joiner: RefCell<Joiner>,
     /// By session number: what the kernel showed of canaries, which are outside the ledger and its counts.
     pub(crate) canaries: RefCell<HashMap<u64, Seen>>,
+    /// By session number: how many events the kernel had counted as lost.
+    pub(crate) lost: RefCell<HashMap<u64, u64>>,
+    /// Held while a session is met.
+    pub(crate) attending: tokio::sync::Mutex<()>,
+    /// When this service started, nanoseconds of CLOCK_BOOTTIME.
+    pub(crate) started_ns: u64,
     pub(crate) records: Records,
     pub(crate) metrics: Metrics,
 }

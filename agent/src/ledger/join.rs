@@ -190,6 +190,8 @@ pub fn program_name(arguments: &[&[u8]]) -> String {
 const MOST_TREES: usize = 512;
 /// Most observations of one mark kept until its session is told of.
 const MOST_EARLY: usize = 4096;
+/// How long observations of a mark are kept after its last one, in nanoseconds.
+const EARLY_NS: u64 = 10_000_000_000;
 /// Most marks of which observations are kept.
 const MOST_EARLY_MARKS: usize = 64;
 /// Most results kept until their call is told of.
@@ -321,6 +323,9 @@ impl Joiner {
     fn observed(&mut self, observation: Observation) -> Vec<Change> {
         let mark = observation.mark.session;
         let Some(key) = self.by_mark.get(&mark).copied() else {
+            // Marks that nobody tells of (a tree of an earlier service, a canary) make room for those that will be.
+            let time_ns = observation.time_ns;
+            self.early.retain(|_, early| early.last().is_some_and(|last| last.time_ns + EARLY_NS > time_ns));
             if self.early.len() < MOST_EARLY_MARKS || self.early.contains_key(&mark) {
                 let early = self.early.entry(mark).or_default();
                 if early.len() < MOST_EARLY {

@@ -182,6 +182,10 @@ impl Tree {
         if is_launcher {
             launch.began = (time_ns, time_ns);
             self.set_root(key, process);
+            if let Some(at) = self.early_notices.iter().position(|(notice, _)| notice.process == process) {
+                let (notice, _) = self.early_notices.swap_remove(at);
+                self.launched(notice, Some(mark.launch), time_ns);
+            }
         }
         let is_first = |l: &super::tree::Launch| l.root == Some(process) && (is_launcher || l.root_execs == 0);
         if self.launches.get(&key).is_some_and(|l| l.digest.is_none() && is_first(l)) {

@@ -9,7 +9,7 @@ use super::fold::{Fold, sum};
 use super::internal::HostPatterns;
 use super::join::{Change, MOST_EARLY_RESULTS, Opened};
 use super::text::{digest_of_hex, hex};
-use super::tree::{Item, Launch, Ns, Owner, Place, Said, Session, Tree};
+use super::tree::{Item, LAUNCH_HOLD, Launch, MOST_EARLY_NOTICES, Ns, Owner, Place, Said, Session, Tree};
 use crate::fence::receipt::{LaunchNotice, Receipt};
 use crate::host::{HostKind, ToolClass};
 use crate::policy::judge::{Decision, Outcome};
@@ -144,6 +144,14 @@ impl Tree {
         let key = match (number.filter(|n| *n != 0), by_root) {
             (Some(number), _) => self.launch_of_number(number, process, began.1),
             (None, Some(known)) => known,
+            // Where the kernel watches, a notice of a process that is gone counts once its exec of the launcher was seen.
+            (None, None) if self.mark.is_some() => {
+                self.early_notices.retain(|(_, at)| at + LAUNCH_HOLD > time_ns);
+                if self.early_notices.len() < MOST_EARLY_NOTICES {
+                    self.early_notices.push((notice, time_ns));
+                }
+                return;
+            }
             (None, None) => self.new_launch(true, began),
         };
         // The shell before the prefix, seen without a launch, is a part of it.
@@ -155,7 +163,7 @@ impl Tree {
         }
         let Some(launch) = self.launches.get_mut(&key) else { return };
         // The launcher tells once, before it becomes the command: whatever comes after that is somebody else's.
-        if launch.notice.is_some() {
+        if launch.notice.is_some() || launch.root.is_some_and(|root| root != process) {
             return;
         }
         if !launch.exec_seen {

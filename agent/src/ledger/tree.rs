@@ -102,6 +102,9 @@ pub(super) struct Launch {
     pub(super) unattributed: Vec<EarlyRefusal>,
 }
 
+/// Most notices that wait for the kernel's word of their process.
+pub(super) const MOST_EARLY_NOTICES: usize = 64;
+
 /// A refused system call that waits for its launch's plan.
 #[derive(Clone, Debug)]
 pub(super) struct EarlyRefusal {
@@ -210,6 +213,8 @@ pub(super) struct Session {
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) mark: Option<u64>,
+    /// Notices of processes that were gone when they were read, and when that was.
+    pub(super) early_notices: Vec<(LaunchNotice, Ns)>,
     pub(super) hosts: HashSet<ProcessId>,
     /// Oldest first; the last open one is the one that the host works in.
     pub(super) sessions: Vec<Session>,

@@ -6,7 +6,7 @@ use crate::clock::boottime_ns;
 use crate::hook::gaps::{self, Taken};
 use crate::host::ToolClass;
 use crate::host::claude_code::Unreadable;
-use crate::ipc::hook::{self, Envelope, Gap, Reply, RequestKind};
+use crate::ipc::hook::{self, Envelope, Gap, GapCause, Reply, RequestKind};
 use crate::ledger::join::Fact;
 use crate::policy::Mode;
 use crate::policy::judge::{Decision, DecisionSource, Outcome};
@@ -99,6 +99,14 @@ impl Pipeline {
         let Gap { boottime_ns: time_ns, session, call_id, class, command_digest, outcome, reason_code, rules, .. } =
             gap;
         let (Some(session), Some(call_id), Some(class)) = (session, call_id, class) else { return };
+        // Whoever is this user can write such a record. One that says that the service was away while it was not is false.
+        if gap.cause == GapCause::ServiceDown && *time_ns > self.started_ns {
+            return self.records.finding(
+                "forged_gap",
+                Some(session),
+                "a record of a hook that decided alone cannot be true",
+            );
+        }
         let decision = Decision {
             outcome: *outcome,
             reason_code: reason_code.clone(),

@@ -9,6 +9,7 @@ use crate::host::{HostEvent, HostEventKind, HostKind, version};
 use crate::ipc::peer;
 use crate::ledger::join::Fact;
 use crate::policy::judge::World;
+use crate::process::{self, ProcessId};
 use crate::service::callers::Caller;
 use crate::service::sessions::Session;
 
@@ -18,21 +19,36 @@ const PROMPT_BYTES: usize = 16 << 10;
 impl Pipeline {
     /// The event's session is open when this returns, and its host's tree is marked if there is a probe.
     pub(super) async fn attend(&self, event: &HostEvent, caller: &Caller) {
-        let now = boottime_ns();
-        if let Some(session) = self.sessions.borrow_mut().get_mut(&event.session) {
-            session.last_event_ns = now;
-            if session.host_process == caller.host {
-                return;
+        // Two first calls at once would open two sessions: one after the other.
+        let _turn = self.attending.lock().await;
+        let known = self.sessions.borrow_mut().get_mut(&event.session).map(|session| {
+            session.last_event_ns = boottime_ns();
+            session.clone()
+        });
+        match known {
+            None => self.meet(event, caller).await,
+            Some(session) if session.host_process == caller.host => {
+                if session.mark.is_none() {
+                    self.mark_late(session, caller).await;
+                }
             }
+            // A hook that has gone already cannot be told from; its session stays as it is.
+            Some(_) if caller.host.is_none() => {}
+            Some(session) if session.host_process.is_some_and(lives) => {
+                let text = "another process than the session's host sent a hook call in its name";
+                self.records.finding("session_claimed", Some(&session.id), text);
+            }
+            Some(_) => self.meet(event, caller).await,
         }
+    }
+
+    /// A session that is not known yet, or that goes on in a new host process.
+    async fn meet(&self, event: &HostEvent, caller: &Caller) {
         // One host process may hold several sessions in turn: the mark and the plan go on.
         let sibling = caller.host.and_then(|host| self.sessions.borrow().of_host(host).cloned());
-        let mark = match (&sibling, caller.mark, caller.host) {
-            (Some(sibling), ..) => sibling.mark,
-            // Marked already: this service was restarted, and the tree kept its number.
-            (None, Some(mark), _) => Some(mark.session),
-            (None, None, Some(host)) => self.probe.open_session(host).await.map(|(mark, _)| mark),
-            (None, None, None) => None,
+        let mark = match &sibling {
+            Some(sibling) => sibling.mark,
+            None => self.mark_of_host(caller).await,
         };
         let host_version = caller
             .host
@@ -55,15 +71,34 @@ impl Pipeline {
             first_cwd: cwd,
             plan: sibling.and_then(|sibling| sibling.plan),
             task: None,
-            last_event_ns: now,
+            last_event_ns: boottime_ns(),
         });
         if let Some((summary, entries)) = earlier {
             self.joiner.borrow_mut().resume(summary, entries);
         }
     }
 
-    /// Adds a session and tells the ledger.
-    pub(crate) fn open_session(&self, session: Session) {
+    /// The number of a host's tree: the one it has, as long as the probe knows it, else a new one.
+    async fn mark_of_host(&self, caller: &Caller) -> Option<u64> {
+        if let Some(mark) = caller.mark
+            && self.probe.counters(mark.session).await.is_some()
+        {
+            return Some(mark.session);
+        }
+        self.probe.open_session(caller.host?).await.map(|(mark, _)| mark)
+    }
+
+    /// A session that was opened while the probe was away is marked as soon as it answers.
+    async fn mark_late(&self, session: Session, caller: &Caller) {
+        let Some(mark) = self.mark_of_host(caller).await else { return };
+        let marked = Session { mark: Some(mark), complete: false, ..session };
+        self.tell_opened(&marked);
+        if let Some(open) = self.sessions.borrow_mut().get_mut(&marked.id) {
+            (open.mark, open.complete) = (Some(mark), false);
+        }
+    }
+
+    fn tell_opened(&self, session: &Session) {
         self.keep(Fact::SessionOpened {
             session: session.id.clone(),
             host: session.host,
@@ -73,6 +108,11 @@ impl Pipeline {
             complete: session.complete,
             time_ns: boottime_ns(),
         });
+    }
+
+    /// Adds a session and tells the ledger.
+    pub(crate) fn open_session(&self, session: Session) {
+        self.tell_opened(&session);
         if session.tree.is_none() {
             self.records.finding(
                 "no_working_tree",
@@ -81,7 +121,8 @@ impl Pipeline {
             );
         }
         if let Some(crowded_out) = self.sessions.borrow_mut().open(session) {
-            self.keep(Fact::SessionClosed { session: crowded_out.id, time_ns: boottime_ns() });
+            self.keep(Fact::SessionClosed { session: crowded_out.id.clone(), time_ns: boottime_ns() });
+            self.linger(crowded_out);
         }
     }
 
@@ -90,10 +131,14 @@ impl Pipeline {
         let Some(session) = self.sessions.borrow_mut().close(id) else { return };
         self.count_losses_of(&session).await;
         self.keep(Fact::SessionClosed { session: id.to_owned(), time_ns: boottime_ns() });
-        let shared = session.host_process.is_some_and(|host| self.sessions.borrow().of_host(host).is_some());
-        if !shared {
-            self.lingering.borrow_mut().push(session);
-        }
+        self.linger(session);
+    }
+
+    /// Kept until nothing of its tree lives. One host's sessions in turn share a mark: the last one stands for all.
+    fn linger(&self, session: Session) {
+        let mut lingering = self.lingering.borrow_mut();
+        lingering.retain(|other| other.host_process.is_none() || other.host_process != session.host_process);
+        lingering.push(session);
     }
 
     /// A prompt is kept in memory alone, for the task anchor.
@@ -111,4 +156,9 @@ impl Pipeline {
         let world = World { tree: open.and_then(|open| open.tree.clone()), ..self.world.clone() };
         (world, open.and_then(|open| open.task.clone()))
     }
+}
+
+/// Whether a process has not ended.
+pub(super) fn lives(process: ProcessId) -> bool {
+    process::stat(process.pid).is_ok_and(|now| now.id == process)
 }

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::Pipeline;
+use super::attendance::lives;
 use crate::clock::{boottime_ns, realtime_ms};
 use crate::fence::Fences;
 use crate::ledger::join::{Change, Fact, Joiner, JoinerConfig};
@@ -18,7 +19,7 @@ use crate::service::callers::{Caller, Callers};
 use crate::service::metrics::Metrics;
 use crate::service::options::ServicePlaces;
 use crate::service::plans::Plans;
-use crate::service::probe_link::ProbeLink;
+use crate::service::probe_link::{ProbeLink, ProbeState};
 use crate::service::records::Records;
 use crate::service::sessions::Session;
 
@@ -26,11 +27,12 @@ impl Pipeline {
     /// A pipeline at these places, with an empty ledger.
     pub fn new(policy: Policy, fences: Fences, places: &ServicePlaces) -> Result<Pipeline, ServiceError> {
         let probe = Rc::new(ProbeLink::new(places.probe_socket.clone()));
-        let plans = Plans::new(fences, places, Rc::clone(&probe));
+        let required = policy.required_layers().map(str::to_owned).collect();
+        let plans = Plans::new(fences, required, places, Rc::clone(&probe));
         let metrics = Metrics::new();
         let clock = Clock { boot_unix_ns: (realtime_ms() as i64) * 1_000_000 - boottime_ns() as i64 };
         let patterns = Patterns::shipped().map_err(|error| ServiceError::Policy(error.to_string()))?;
-        let attribution = Box::new(ByPlan(plans.known()));
+        let attribution = Box::new(ByPlan { known: plans.known(), metrics: metrics.clone() });
         let joiner = Joiner::new(JoinerConfig { clock, patterns, attribution, redact: words });
         Ok(Pipeline {
             world: World {
@@ -51,6 +53,9 @@ impl Pipeline {
             records: Records::open(&places.database(), clock, metrics.clone()),
             joiner: RefCell::new(joiner),
             canaries: RefCell::default(),
+            lost: RefCell::default(),
+            attending: tokio::sync::Mutex::default(),
+            started_ns: boottime_ns(),
             policy,
             plans,
             probe,
@@ -89,6 +94,9 @@ impl Pipeline {
         let open: Vec<Session> = self.sessions.borrow().iter().cloned().collect();
         for session in open.iter().chain(&lingering) {
             self.count_losses_of(session).await;
+            if self.probe.state() != ProbeState::Connected {
+                return; // each further question would wait as long
+            }
         }
     }
 
@@ -96,18 +104,22 @@ impl Pipeline {
         if let Some(mark) = session.mark
             && let Some(counters) = self.probe.counters(mark).await
         {
+            let before = self.lost.borrow_mut().insert(mark, counters.lost).unwrap_or(0);
+            self.metrics.lost.inc_by(counters.lost.saturating_sub(before));
             self.keep(Fact::Counted { session: session.id.clone(), counters });
         }
     }
 
     /// Sessions that are over are forgotten by the probe, and their plans removed, once nothing of their tree lives.
     pub(super) async fn let_go(&self) {
-        let (over, still): (Vec<Session>, Vec<Session>) =
-            self.lingering.take().into_iter().partition(|session| !self.joiner.borrow().lives(&session.id));
+        let still_there =
+            |session: &Session| session.host_process.is_some_and(lives) || self.joiner.borrow().lives(&session.id);
+        let (still, over): (Vec<Session>, Vec<Session>) = self.lingering.take().into_iter().partition(still_there);
         self.lingering.borrow_mut().extend(still);
         for session in over {
             if let Some(mark) = session.mark {
                 self.probe.close_session(mark).await;
+                self.lost.borrow_mut().remove(&mark);
             }
             self.plans.withdraw(&session).await;
         }

@@ -40,6 +40,9 @@ pub enum PresenceError {
     /// Too many tries.
     #[error("too many wrong passphrases: try again in a minute")]
     TooManyTries,
+    /// The first passphrase, while a session is open and no probe tells its processes apart.
+    #[error("the first passphrase is set while no agent session is open: end it, then try again")]
+    NotWhileAgentsRun,
     /// A new passphrase is too short or too long.
     #[error("a passphrase has {SHORTEST_PASSPHRASE} to {LONGEST_PASSPHRASE} bytes")]
     Length,
@@ -86,7 +89,7 @@ impl Presence {
             (true, true) => "polkit, else passphrase",
             (true, false) => "polkit",
             (false, true) => "passphrase",
-            (false, false) => "nothing set up: changes are refused",
+            (false, false) => "nothing set up (`ringfence setup passphrase`): until then changes are refused",
         }
     }
 
@@ -141,13 +144,21 @@ impl Presence {
     }
 
     /// Sets the passphrase. The first one on a machine without polkit needs no proof: there is nothing to prove by.
-    pub async fn set_passphrase(&self, peer: ProcessId, old: Option<&str>, new: &str) -> Result<Proof, PresenceError> {
+    pub async fn set_passphrase(
+        &self,
+        peer: ProcessId,
+        old: Option<&str>,
+        new: &str,
+        may_be_first: bool,
+    ) -> Result<Proof, PresenceError> {
         if !(SHORTEST_PASSPHRASE..=LONGEST_PASSPHRASE).contains(&new.len()) {
             return Err(PresenceError::Length);
         }
-        let proof = match self.pkcheck.is_none() && !self.passphrase_file.exists() {
-            true => Proof::FirstPassphrase,
-            false => self.prove(peer, old).await?,
+        let is_first = self.pkcheck.is_none() && !self.passphrase_file.exists();
+        let proof = match (is_first, may_be_first) {
+            (true, true) => Proof::FirstPassphrase,
+            (true, false) => return Err(PresenceError::NotWhileAgentsRun),
+            (false, _) => self.prove(peer, old).await?,
         };
         let failed = |error: String| PresenceError::Store(self.passphrase_file.clone(), error);
         let salt = SaltString::generate(&mut OsRng);
@@ -181,12 +192,19 @@ mod tests {
         let presence =
             Presence { passphrase_file: dir.path().join("passphrase"), pkcheck: None, wrong: Default::default() };
         assert!(matches!(presence.prove(somebody(), None).await, Err(PresenceError::NothingToProveBy)));
-        assert!(matches!(presence.set_passphrase(somebody(), None, "short").await, Err(PresenceError::Length)));
-        assert_eq!(presence.set_passphrase(somebody(), None, "correct horse").await.unwrap(), Proof::FirstPassphrase);
+        assert!(matches!(
+            presence.set_passphrase(somebody(), None, "correct horse", false).await,
+            Err(PresenceError::NotWhileAgentsRun)
+        ));
+        assert!(matches!(presence.set_passphrase(somebody(), None, "short", true).await, Err(PresenceError::Length)));
+        assert_eq!(
+            presence.set_passphrase(somebody(), None, "correct horse", true).await.unwrap(),
+            Proof::FirstPassphrase
+        );
         assert!(matches!(presence.prove(somebody(), None).await, Err(PresenceError::PassphraseNeeded)));
         assert_eq!(presence.prove(somebody(), Some("correct horse")).await.unwrap(), Proof::Passphrase);
         assert!(matches!(
-            presence.set_passphrase(somebody(), None, "another phrase").await,
+            presence.set_passphrase(somebody(), None, "another phrase", true).await,
             Err(PresenceError::PassphraseNeeded)
         ));
         for _ in 0..5 {

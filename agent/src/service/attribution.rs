@@ -4,18 +4,37 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use super::metrics::Metrics;
 use super::plans::Known;
 use crate::fence::attribution as fence;
 use crate::ledger::entry::Layer;
 use crate::ledger::refusal::{Attributed, Attribution, LaunchContext, RefusedCall};
 
 /// Attributes by the published plans.
-pub struct ByPlan(pub Known);
+pub struct ByPlan {
+    /// The plans.
+    pub known: Known,
+    /// Where refusals are counted.
+    pub metrics: Metrics,
+}
 
 impl Attribution for ByPlan {
     fn layer(&self, session: &str, launch: &LaunchContext, call: RefusedCall<'_>) -> Attributed {
+        let attributed = self.attribute(session, launch, call);
+        let label = match attributed.layer {
+            Layer::Landlock => "landlock",
+            Layer::Seccomp => "seccomp",
+            _ => "other",
+        };
+        self.metrics.refusals.with_label_values(&[label]).inc();
+        attributed
+    }
+}
+
+impl ByPlan {
+    fn attribute(&self, session: &str, launch: &LaunchContext, call: RefusedCall<'_>) -> Attributed {
         let unknown = Attributed { layer: Layer::Other, inferred: true, rule: None };
-        let known = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let plan = match &launch.plan {
             Some(id) => known.get(id),
             None => known.of_session(session),

@@ -22,6 +22,8 @@ pub struct Arrival {
     pub process: Option<ProcessId>,
     /// What it ran at that moment.
     pub program: Option<Executable>,
+    /// Whether it was confined, or gone already.
+    pub confined: bool,
 }
 
 impl Arrival {
@@ -33,7 +35,9 @@ impl Arrival {
         }
         let process = Peer::of(stream).ok().map(|peer| peer.process);
         let program = process.and_then(|process| peer::executable(process).ok());
-        Some(Arrival { pid: credentials.pid()?.cast_unsigned(), process, program })
+        let restrictions = process.and_then(|process| peer::restrictions(process).ok());
+        let confined = restrictions.is_none_or(|restrictions| restrictions.confined());
+        Some(Arrival { pid: credentials.pid()?.cast_unsigned(), process, program, confined })
     }
 }
 
@@ -111,10 +115,10 @@ impl Callers {
         match self.probe.mark_of(peer).await {
             Some(Some(mark)) if mark.launch != 0 => Err(NotACaller::Launched),
             Some(Some(mark)) if mark.role != Role::Hook => Err(NotACaller::NotAHook),
-            // Without a mark it is a host that the service has not met yet: this call leads to its tree's.
-            Some(mark) => Ok(Caller { process: peer, host: self.host_of(peer), mark }),
-            // No probe, or none that answers now: by /proc, and the status says so.
-            None => match peer::restrictions(peer).map_err(|_| NotACaller::Gone)?.confined() {
+            Some(Some(mark)) => Ok(Caller { process: peer, host: self.host_of(peer), mark: Some(mark) }),
+            // A host that the service has not met yet, whose tree this call leads to; or no probe that answers now: by
+            // /proc, and the status says so.
+            Some(None) | None => match peer::restrictions(peer).map_err(|_| NotACaller::Gone)?.confined() {
                 true => Err(NotACaller::Confined),
                 false => Ok(Caller { process: peer, host: self.host_of(peer), mark: None }),
             },

@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::personality::{self, Persona};
@@ -97,6 +97,7 @@ impl Canary {
     /// Tries bare, then behind `plan`. Blocking: at most two of [`PATIENCE`].
     pub fn run(&self, plan: &Path, landlock_abi: u32) -> Proof {
         let at = Some(jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default().to_string());
+        let made = Some(std::time::Instant::now());
         let outside = self.ground.join("outside");
         let both = (|| {
             remove(&outside)?;
@@ -109,9 +110,13 @@ impl Canary {
         })();
         let _ = std::fs::remove_file(&outside);
         match both {
-            Err(error) => {
-                Proof { at, landlock: Some(Err(error.to_string())), seccomp: Some(Err(error.to_string())), seen: None }
-            }
+            Err(error) => Proof {
+                at,
+                made,
+                landlock: Some(Err(error.to_string())),
+                seccomp: Some(Err(error.to_string())),
+                seen: None,
+            },
             Ok((bare, fenced, left_a_file)) => {
                 let landlock = match (bare.write_outside, fenced.write_outside, left_a_file) {
                     (0, libc::EACCES, false) => Ok(landlock_abi),
@@ -125,7 +130,7 @@ impl Canary {
                         Err(format!("personality() is refused to everybody here (errno {bare}), so nothing is proven"))
                     }
                 };
-                Proof { at, landlock: Some(landlock), seccomp: Some(seccomp), seen: None }
+                Proof { at, made, landlock: Some(landlock), seccomp: Some(seccomp), seen: None }
             }
         }
     }
@@ -146,9 +151,17 @@ impl Canary {
         };
         pipeline.canaries.borrow_mut().insert(mark, Seen::default());
         pipeline.probe.expect_launch(mark).await;
-        let mut child = gate.open(&Order { launcher: self.launcher.clone(), plan: plan.to_owned() })?;
-        tokio::task::spawn_blocking(move || child.wait()).await.map_err(std::io::Error::other)??;
-        Ok(mark)
+        let ran = self.let_through(gate, plan).await;
+        if ran.is_err() {
+            pipeline.probe.close_session(mark).await;
+            pipeline.canaries.borrow_mut().remove(&mark);
+        }
+        ran.map(|()| mark)
+    }
+
+    async fn let_through(&self, gate: Gate, plan: &Path) -> Result<(), CanaryError> {
+        let child = gate.open(&Order { launcher: self.launcher.clone(), plan: plan.to_owned() })?;
+        tokio::task::spawn_blocking(move || wait(child)).await.map_err(std::io::Error::other)?
     }
 
     fn try_with(&self, command: &mut Command) -> Result<Attempts, CanaryError> {
@@ -162,18 +175,25 @@ impl Canary {
             .stderr(Stdio::null())
             .spawn()?;
         let mut answer = Vec::new();
-        let started = std::time::Instant::now();
-        while child.try_wait()?.is_none() {
-            if started.elapsed() > PATIENCE {
-                child.kill()?;
-                child.wait()?;
-                return Err(CanaryError::NoAnswer);
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        child.stdout.take().ok_or(CanaryError::NoAnswer)?.take(ANSWER_BYTES).read_to_end(&mut answer)?;
+        let out = child.stdout.take().ok_or(CanaryError::NoAnswer)?;
+        wait(child)?;
+        out.take(ANSWER_BYTES).read_to_end(&mut answer)?;
         serde_json::from_slice(&answer).map_err(|_| CanaryError::NoAnswer)
     }
+}
+
+/// Waits for a canary, which is killed when it takes too long. Blocking.
+fn wait(mut child: Child) -> Result<(), CanaryError> {
+    let started = std::time::Instant::now();
+    while child.try_wait()?.is_none() {
+        if started.elapsed() > PATIENCE {
+            child.kill()?;
+            child.wait()?;
+            return Err(CanaryError::NoAnswer);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
 }
 
 fn remove(file: &Path) -> std::io::Result<()> {

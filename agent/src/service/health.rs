@@ -40,6 +40,8 @@ pub struct Status {
 pub struct Proof {
     /// When, RFC 3339.
     pub at: Option<String>,
+    /// The same moment, to tell its age.
+    pub made: Option<std::time::Instant>,
     /// A write outside the fence left no file; otherwise the reason.
     pub landlock: Option<Result<u32, String>>,
     /// A refused system call answered with its errno; otherwise why not.
@@ -50,6 +52,19 @@ pub struct Proof {
 
 /// The reason that the probe gives for a program which is attached only when it is needed.
 const ON_DEMAND: &str = "attached only while a launch may live";
+
+impl Proof {
+    /// Older than this it proves nothing of now.
+    const FRESH: std::time::Duration = std::time::Duration::from_secs(180);
+
+    /// The proof as far as it still holds.
+    pub fn still(&self) -> Proof {
+        match self.made {
+            Some(made) if made.elapsed() < Proof::FRESH => self.clone(),
+            _ => Proof::default(),
+        }
+    }
+}
 
 /// The layers, from what is known.
 pub fn layers(proof: &Proof, probe: &ProbeState, programs: Option<&(Vec<ProgramState>, bool)>) -> Vec<LayerState> {

@@ -19,6 +19,8 @@ use crate::service::callers::Arrival;
 const MOST_CONNECTIONS: usize = 256;
 /// Connections at once of one peer process.
 const MOST_OF_ONE_PEER: usize = 8;
+/// Connections at once of all confined processes together: fenced commands cannot take the hooks' places.
+const MOST_CONFINED: usize = 16;
 /// For a whole frame, in or out.
 const FRAME_TIME: Duration = Duration::from_secs(2);
 
@@ -27,11 +29,29 @@ type RequestKey = (String, String);
 /// The answer, once it is there.
 type Pending = watch::Receiver<Option<Reply>>;
 
+/// Whose limit a connection counts against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Seat {
+    /// Any confined process, or one that is gone already.
+    Confined,
+    /// One process.
+    Process(u32),
+}
+
+impl Seat {
+    fn of(arrival: &Arrival) -> Seat {
+        match arrival.confined {
+            true => Seat::Confined,
+            false => Seat::Process(arrival.pid),
+        }
+    }
+}
+
 /// The server's shared state.
 pub struct HookServer {
     pipeline: Rc<Pipeline>,
     connections: Cell<usize>,
-    by_peer: RefCell<HashMap<u32, usize>>,
+    by_peer: RefCell<HashMap<Seat, usize>>,
     /// Requests that are being answered: a duplicate waits on the same answer.
     pending: RefCell<HashMap<RequestKey, Pending>>,
 }
@@ -67,7 +87,7 @@ impl HookServer {
     async fn connection(self: Rc<Self>, mut stream: UnixStream) {
         let began = std::time::Instant::now();
         let Some(arrival) = Arrival::of(&stream) else { return self.pipeline.note_refusal("foreign_uid") };
-        let Some(_place) = Place::take(&self, arrival.pid) else {
+        let Some(_place) = Place::take(&self, Seat::of(&arrival)) else {
             self.pipeline.note_refusal("queue_full");
             let reply =
                 hook::refusal_reply("", Outcome::Deny, "queue_full", "Ringfence is answering too many calls at once");
@@ -116,30 +136,34 @@ async fn send(stream: &mut UnixStream, reply: &Reply) {
 /// One connection's place in the limits, given back when it ends.
 struct Place<'a> {
     server: &'a HookServer,
-    peer: u32,
+    key: Seat,
 }
 
 impl<'a> Place<'a> {
-    fn take(server: &'a HookServer, peer: u32) -> Option<Place<'a>> {
+    fn take(server: &'a HookServer, key: Seat) -> Option<Place<'a>> {
         let mut by_peer = server.by_peer.borrow_mut();
-        let of_peer = by_peer.entry(peer).or_insert(0);
-        if server.connections.get() >= MOST_CONNECTIONS || *of_peer >= MOST_OF_ONE_PEER {
+        let of_peer = by_peer.get(&key).copied().unwrap_or(0);
+        let most = match key {
+            Seat::Confined => MOST_CONFINED,
+            Seat::Process(_) => MOST_OF_ONE_PEER,
+        };
+        if server.connections.get() >= MOST_CONNECTIONS || of_peer >= most {
             return None;
         }
-        *of_peer += 1;
+        by_peer.insert(key, of_peer + 1);
         server.connections.set(server.connections.get() + 1);
         server.pipeline.metrics.queue_depth.with_label_values(&["hook"]).set(server.connections.get() as i64);
-        Some(Place { server, peer })
+        Some(Place { server, key })
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut by_peer = self.server.by_peer.borrow_mut();
-        if let Some(count) = by_peer.get_mut(&self.peer) {
+        if let Some(count) = by_peer.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
-                by_peer.remove(&self.peer);
+                by_peer.remove(&self.key);
             }
         }
         let left = self.server.connections.get() - 1;

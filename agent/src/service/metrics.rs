@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use prometheus::{
@@ -174,6 +174,18 @@ fn register<C: prometheus::core::Collector + Clone + 'static>(registry: &Registr
     collector
 }
 
+/// The directory is everybody's: a link or file that somebody else laid there is not written through.
+fn write_target(file: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).open(file)?.write_all(text.as_bytes())
+}
+
 /// A bound listener and the target file that tells Prometheus of it; dropping it removes the file.
 pub struct Endpoint {
     listener: TcpListener,
@@ -192,7 +204,7 @@ impl Endpoint {
                     let text = format!("[{{\"targets\": [\"{address}\"], \"labels\": {{\"job\": \"ringfence\"}}}}]\n");
                     let beside = file.with_extension("json.new");
                     // Prometheus runs as another user: the file says only a loopback port.
-                    std::fs::write(&beside, text)
+                    write_target(&beside, &text)
                         .and_then(|()| std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o644)))
                         .and_then(|()| std::fs::rename(&beside, file))
                         .map_err(|error| MetricsError::Target(file.clone(), error))?;

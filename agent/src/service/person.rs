@@ -52,14 +52,19 @@ impl Person {
             return agent("this service belongs to another user");
         }
         match (self.pipeline.probe.mark_of(peer.process).await, self.pipeline.probe.state()) {
-            (Some(None), _) => Ok(()),
+            (Some(None), _) => self.is_unconfined(peer),
             (Some(Some(_)), _) => agent("a process of an agent's session may not use the control socket"),
-            (None, ProbeState::Absent) => match peer.restrictions() {
-                Ok(restrictions) if !restrictions.confined() => Ok(()),
-                Ok(_) => agent("a confined process may not use the control socket"),
-                Err(error) => agent(&error.to_string()),
-            },
+            (None, ProbeState::Absent) => self.is_unconfined(peer),
             (None, _) => agent("the probe does not answer, so it cannot be told whether an agent is asking"),
+        }
+    }
+
+    /// Every fenced process is confined for life, also one of a session that has no mark.
+    fn is_unconfined(&self, peer: &Peer) -> Result<(), Answer> {
+        match peer.restrictions() {
+            Ok(restrictions) if !restrictions.confined() => Ok(()),
+            Ok(_) => Err(refused(Refusal::AgentPeer, "a confined process may not use the control socket".to_owned())),
+            Err(error) => Err(refused(Refusal::AgentPeer, error.to_string())),
         }
     }
 
@@ -67,7 +72,7 @@ impl Person {
     pub async fn status(&self) -> Status {
         let programs = self.pipeline.probe.status().await;
         let probe = self.pipeline.probe.state();
-        let layers = health::layers(&self.proof.borrow(), &probe, programs.as_ref());
+        let layers = health::layers(&self.proof.borrow().still(), &probe, programs.as_ref());
         for layer in &layers {
             self.pipeline.metrics.layer(&layer.layer, health::word(layer.state));
         }
@@ -113,7 +118,12 @@ impl Person {
             return refused(Refusal::WrongProgram, "changes are made with the installed `ringfence` only".into());
         }
         let proven = match &change {
-            Change::SetPassphrase { new } => self.presence.set_passphrase(peer.process, passphrase, new).await,
+            Change::SetPassphrase { new } => {
+                // The first one proves nothing: it is taken only while nothing that could type it for an agent is about.
+                let may_be_first =
+                    self.pipeline.sessions.borrow().is_empty() || self.pipeline.probe.state() == ProbeState::Connected;
+                self.presence.set_passphrase(peer.process, passphrase, new, may_be_first).await
+            }
             _ => self.presence.prove(peer.process, passphrase).await,
         };
         let proof = match proven {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use super::options::ServicePlaces;
-use super::probe_link::ProbeLink;
+use super::probe_link::{ProbeLink, ProbeState};
 use super::sessions::Session;
 use crate::fence::Fences;
 use crate::fence::compile::{self, CompileError, FenceRequest, ToolPlaces};
@@ -38,6 +38,9 @@ pub enum PlanError {
     /// The plan has no encoding.
     #[error(transparent)]
     Form(#[from] FormError),
+    /// The probe is there and did not take it.
+    #[error("the probe did not publish the plan: `ringfence status` says how it is")]
+    NotPublished,
     /// It could not be written.
     #[error("the plan could not be written to {0}: {1}")]
     Write(PathBuf, std::io::Error),
@@ -91,11 +94,13 @@ pub struct Plans {
     probe: Rc<ProbeLink>,
     known: Known,
     trees: RefCell<HashMap<PathBuf, Option<Tree>>>,
+    /// Layers without which the policy lets nothing be launched. A filter that cannot be put on is a failed step anyway.
+    required: Vec<String>,
 }
 
 impl Plans {
     /// For a service at these places.
-    pub fn new(fences: Fences, places: &ServicePlaces, probe: Rc<ProbeLink>) -> Plans {
+    pub fn new(fences: Fences, required: Vec<String>, places: &ServicePlaces, probe: Rc<ProbeLink>) -> Plans {
         let variable = |name: &str| std::env::var_os(name);
         let config = variable("CLAUDE_CONFIG_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
         Plans {
@@ -108,6 +113,7 @@ impl Plans {
             probe,
             known: Known::default(),
             trees: RefCell::default(),
+            required,
         }
     }
 
@@ -130,16 +136,19 @@ impl Plans {
         let resolved = self.trees.borrow().get(&session.first_cwd).cloned().flatten();
         let tree_writable = resolved.is_some();
         let tree = resolved.unwrap_or_else(|| Tree { top: session.first_cwd.clone(), git: Vec::new() });
-        let plan = compile::compile(&FenceRequest {
+        let mut plan = compile::compile(&FenceRequest {
             host: Some(host),
             tree_writable,
             ..self.request(fence, &tree, &session.id, policy)?
         })?;
+        plan.require_landlock |= self.required.iter().any(|layer| layer == "landlock");
         let bytes = plan.encode()?;
         let name = format!("{}/{SESSION_PLAN}", session_directory(host));
-        let path = match self.probe.publish(name.clone(), bytes.clone()).await {
-            Some(path) => path,
-            None => write_private(&self.own_directory.join(name), &bytes)?,
+        let path = match (self.probe.publish(name.clone(), bytes.clone()).await, self.probe.state()) {
+            (Some(path), _) => path,
+            (None, ProbeState::Absent) => write_private(&self.own_directory.join(name), &bytes)?,
+            // The launcher trusts only the probe's plans where it has published any: ours would not be looked at.
+            (None, _) => return Err(PlanError::NotPublished),
         };
         self.remember(plan);
         Ok(path)

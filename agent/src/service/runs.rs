@@ -30,9 +30,15 @@ impl Person {
         cwd: PathBuf,
     ) -> Answer {
         let failed = |reason: String| refused(Refusal::Failed, reason);
-        if process::stat(child.pid).is_ok_and(|now| now.id != child || now.parent != peer.process.pid) {
+        if !process::stat(child.pid).is_ok_and(|now| now.id == child && now.parent == peer.process.pid) {
             return failed("the process to supervise is not a child of the caller".into());
         }
+        let Some(tree) = self.pipeline.plans.tree_of(&cwd) else {
+            let dir = cwd.display();
+            return failed(format!(
+                "{dir} cannot be a working tree (it is /, your home or above it): run it from a project"
+            ));
+        };
         let marked = self.pipeline.probe.open_session(child).await;
         let id = format!("run-{}", uuid::Uuid::now_v7());
         let session = Session {
@@ -42,24 +48,23 @@ impl Person {
             host_process: Some(child),
             mark: marked.map(|(mark, _)| mark),
             complete: true,
-            tree: self.pipeline.plans.tree_of(&cwd),
+            tree: Some(tree),
             first_cwd: cwd.clone(),
             plan: None,
             task: None,
             last_event_ns: boottime_ns(),
         };
-        if session.tree.is_none() {
-            let dir = cwd.display();
-            return failed(format!(
-                "{dir} cannot be a working tree (it is /, your home or above it): run it from a project"
-            ));
-        }
         if let Some(mark) = session.mark {
             self.pipeline.probe.expect_launch(mark).await;
         }
         let plan = match self.pipeline.plans.publish(&session, fence, self.pipeline.policy.hash()).await {
             Ok(plan) => plan,
-            Err(error) => return failed(error.to_string()),
+            Err(error) => {
+                if let Some(mark) = session.mark {
+                    self.pipeline.probe.close_session(mark).await;
+                }
+                return failed(error.to_string());
+            }
         };
         let mut notes = Vec::new();
         if session.mark.is_none() {

@@ -81,7 +81,7 @@ async fn prove(person: &Person, ground: &Path) {
     let made = person.pipeline.plans.canary(&canary.tree(), person.pipeline.policy.hash());
     let (plan, abi) = match made {
         Ok(made) => made,
-        Err(error) => return tracing::error!("the fence could not be proven: {error}"),
+        Err(error) => return unproven(person, &error.to_string()).await,
     };
     let observed = match person.pipeline.probe.is_there().await {
         true => seen(person, &canary, &plan).await,
@@ -89,9 +89,16 @@ async fn prove(person: &Person, ground: &Path) {
     };
     match tokio::task::spawn_blocking(move || canary.run(&plan, abi)).await {
         Ok(proof) => *person.proof.borrow_mut() = Proof { seen: observed, ..proof },
-        Err(error) => tracing::error!("the fence could not be proven: {error}"),
+        Err(error) => return unproven(person, &error.to_string()).await,
     }
     person.pipeline.plans.sweep(CANARY);
+    person.status().await;
+}
+
+/// What was proven earlier is not proven now.
+async fn unproven(person: &Person, reason: &str) {
+    tracing::error!("the fence could not be proven: {reason}");
+    *person.proof.borrow_mut() = Proof::default();
     person.status().await;
 }
 
