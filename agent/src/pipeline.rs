@@ -90,6 +90,7 @@ impl Pipeline {
             Err(unreadable) => return self.unreadable(request, &unreadable),
         };
         self.attend(&event, caller).await;
+        self.note_event(&event);
         match &event.kind {
             HostEventKind::ToolCall(call) => return self.tool_call(&event, call, request).await,
             HostEventKind::ToolDone { call, duration_ms } => self.tool_ended(&event, call, None, *duration_ms),

@@ -7,6 +7,7 @@ mod hook_in_host;
 mod hostile;
 mod people;
 mod sessions;
+mod sockets;
 mod stand;
 
 use std::process::ExitCode;
@@ -45,5 +46,6 @@ fn main() -> ExitCode {
             faults::killed_service,
         )
         .case("two people do not see each other's sessions", people::apart)
+        .case("the service's sockets refuse what is wrong and answer what is right", sockets::hostile_peers)
         .run()
 }

@@ -8,6 +8,7 @@ use super::Pipeline;
 use super::attendance::lives;
 use crate::clock::{boottime_ns, realtime_ms};
 use crate::fence::Fences;
+use crate::host::{HostEvent, HostEventKind};
 use crate::ledger::join::{Change, Fact, Joiner, JoinerConfig};
 use crate::ledger::{Clock, Patterns};
 use crate::places::Places;
@@ -22,6 +23,7 @@ use crate::service::plans::Plans;
 use crate::service::probe_link::{ProbeLink, ProbeState};
 use crate::service::records::Records;
 use crate::service::sessions::Session;
+use crate::store::Retention;
 
 impl Pipeline {
     /// A pipeline at these places, with an empty ledger.
@@ -33,6 +35,8 @@ impl Pipeline {
         let clock = Clock { boot_unix_ns: (realtime_ms() as i64) * 1_000_000 - boottime_ns() as i64 };
         let patterns = Patterns::shipped().map_err(|error| ServiceError::Policy(error.to_string()))?;
         let attribution = Box::new(ByPlan { known: plans.known(), metrics: metrics.clone() });
+        let days = policy.retention();
+        let retention = Retention { event_days: days.events_days, finding_days: days.findings_days };
         let joiner = Joiner::new(JoinerConfig { clock, patterns, attribution, redact: words });
         Ok(Pipeline {
             world: World {
@@ -50,7 +54,7 @@ impl Pipeline {
             },
             sessions: RefCell::default(),
             lingering: RefCell::default(),
-            records: Records::open(&places.database(), clock, metrics.clone()),
+            records: Records::open(&places.database(), retention, clock, metrics.clone()),
             joiner: RefCell::new(joiner),
             canaries: RefCell::default(),
             lost: RefCell::default(),
@@ -79,6 +83,22 @@ impl Pipeline {
         if let Err(error) = self.records.durably(self.joined(fact)) {
             tracing::error!("a decision was not recorded: {error}");
         }
+    }
+
+    /// That a hook event happened, without its content; decisions and results are in the ledger.
+    pub(super) fn note_event(&self, event: &HostEvent) {
+        let detail = |text: &str| redact::summary(text, &self.world.home);
+        let (kind, detail) = match &event.kind {
+            HostEventKind::SessionStart { source } => ("session_start", detail(source)),
+            HostEventKind::SessionEnd { reason } => ("session_end", detail(reason)),
+            HostEventKind::Prompt { .. } => ("prompt", String::new()),
+            HostEventKind::SubagentStart { agent_type, .. } => ("subagent_start", detail(agent_type)),
+            HostEventKind::SubagentStop { .. } => ("subagent_stop", String::new()),
+            HostEventKind::ConfigChange { source, .. } => ("config_change", detail(source)),
+            HostEventKind::CwdChanged { to, .. } => ("cwd_changed", detail(to)),
+            HostEventKind::ToolCall(_) | HostEventKind::ToolDone { .. } | HostEventKind::ToolFailed { .. } => return,
+        };
+        self.records.event(&event.session, kind, detail);
     }
 
     /// Without a mark, a launch belongs to the session of its host; `run` makes the launcher itself the host.

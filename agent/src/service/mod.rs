@@ -97,6 +97,7 @@ async fn serve(options: Options) -> Result<(), ServiceError> {
         tokio::task::spawn_local(control_server::serve(control, Rc::clone(&person))),
         tokio::task::spawn_local(watch::observations(Rc::clone(&pipeline))),
         tokio::task::spawn_local(watch::time(Rc::clone(&pipeline))),
+        tokio::task::spawn_local(watch::age(Rc::clone(&pipeline))),
         tokio::task::spawn_local(watch::proof(Rc::clone(&person), places.canary_ground())),
     ];
     if let Some(endpoint) = metrics {

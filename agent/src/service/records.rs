@@ -3,7 +3,7 @@
 //! A database that cannot be opened is no reason not to protect: decisions go on, and the status says what is wrong.
 #![forbid(unsafe_code)]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -17,13 +17,16 @@ use crate::store::{Audit, Event, Reader, Record, Retention, Store, StoreError, W
 /// The service's records.
 pub struct Records {
     kept: Result<(Writer, Reader), String>,
+    /// What a person set, which outlives the service.
+    setting: PathBuf,
+    by_policy: Retention,
     clock: Clock,
     metrics: Metrics,
 }
 
 impl Records {
     /// Opens the database, and says in the log what a person should know of it.
-    pub fn open(database: &Path, clock: Clock, metrics: Metrics) -> Records {
+    pub fn open(database: &Path, by_policy: Retention, clock: Clock, metrics: Metrics) -> Records {
         let opened = Store::open(database).and_then(|store| {
             store.notes.iter().for_each(|note| tracing::warn!("{note}"));
             let writer = Writer::start(store)?;
@@ -33,7 +36,7 @@ impl Records {
             tracing::error!("nothing is recorded: {error}");
             error.to_string()
         });
-        Records { kept, clock, metrics }
+        Records { kept, setting: database.with_file_name("retention.json"), by_policy, clock, metrics }
     }
 
     /// Stored when this returns.
@@ -111,10 +114,36 @@ impl Records {
         }
     }
 
-    /// How long things are kept, from now on.
+    /// How long things are kept, from now on and after a restart.
     pub fn set_retention(&self, event_days: u32, finding_days: u32) -> Result<(), String> {
+        let text = serde_json::json!({ "event_days": event_days, "finding_days": finding_days }).to_string();
+        let new = self.setting.with_extension("new");
+        std::fs::write(&new, text)
+            .and_then(|()| std::fs::rename(&new, &self.setting))
+            .map_err(|error| format!("{}: {error}", self.setting.display()))?;
+        self.retain()
+    }
+
+    /// Forgets what is older than a person set, else than the policy says.
+    pub fn retain(&self) -> Result<(), String> {
         let (writer, _) = self.kept.as_ref().map_err(Clone::clone)?;
-        writer.retain(Retention { event_days, finding_days }).map_err(|error| error.to_string())
+        writer.retain(self.retention()?).map_err(|error| error.to_string())
+    }
+
+    fn retention(&self) -> Result<Retention, String> {
+        let wrong =
+            |reason: String| format!("{}: {reason}: set it anew with `ringfence history keep`", self.setting.display());
+        let text = match std::fs::read(&self.setting) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(self.by_policy),
+            Err(error) => return Err(wrong(error.to_string())),
+        };
+        let json: Value = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+        let days = |name: &str| json.get(name).and_then(Value::as_u64).and_then(|days| u32::try_from(days).ok());
+        match (days("event_days"), days("finding_days")) {
+            (Some(event_days), Some(finding_days)) => Ok(Retention { event_days, finding_days }),
+            _ => Err(wrong("no days in it".to_owned())),
+        }
     }
 
     /// Forgets everything that was recorded.

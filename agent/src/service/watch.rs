@@ -24,6 +24,8 @@ const PROVE: Duration = Duration::from_secs(60);
 const ARRIVALS: u32 = 40;
 const ARRIVAL: Duration = Duration::from_millis(25);
 
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Takes observations from the probe for as long as the service lives; a gap is marked in every open session.
 pub async fn observations(pipeline: Rc<Pipeline>) {
     loop {
@@ -59,6 +61,16 @@ pub async fn time(pipeline: Rc<Pipeline>) {
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]) {
             tracing::debug!("systemd was not told: {error}");
         }
+    }
+}
+
+/// Forgets what is too old, at start and once a day.
+pub async fn age(pipeline: Rc<Pipeline>) {
+    loop {
+        if let Err(error) = pipeline.records.retain() {
+            tracing::error!("what is too old was not forgotten: {error}");
+        }
+        tokio::time::sleep(DAY).await;
     }
 }
 
