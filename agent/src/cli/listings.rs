@@ -23,7 +23,7 @@ pub(crate) fn sessions(at: &At, args: &ListArgs) -> Result<ExitCode, CliError> {
     list(
         at.ask_json(Ask::Sessions { limit: args.limit })?,
         args.json,
-        &["started", "id", "host", "host_version", "tree", "state"],
+        &["started", "id", "host", "host_version", "history", "ended"],
     )
 }
 
