@@ -28,7 +28,7 @@ pub fn directory_file_of_line(line: &[u8]) -> Option<&Path> {
 /// The command of a line, and the file at its end.
 fn parts(line: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let start = top_level_eval(line)?;
-    let (command, rest) = single_quoted_word(&line[start..])?;
+    let (command, rest) = word(&line[start..])?;
     let rest = rest.strip_prefix(b" < /dev/null").unwrap_or(rest);
     let file = rest.strip_prefix(b" && pwd -P >| ")?;
     let one_word = !file.is_empty() && !file.iter().any(|b| b.is_ascii_whitespace() || b";&|<>()`$".contains(b));
@@ -50,16 +50,16 @@ pub fn digest_of_words<W: AsRef<[u8]>>(words: &[W]) -> [u8; 32] {
     state.finalize().into()
 }
 
-/// Where the argument of the first `&& eval '` begins that no quote hides.
+/// Where the argument of the first `&& eval ` begins that no quote hides.
 fn top_level_eval(line: &[u8]) -> Option<usize> {
-    const INTRODUCTION: &[u8] = b"&& eval '";
+    const INTRODUCTION: &[u8] = b"&& eval ";
     let mut at = 0;
     while at < line.len() {
         match line[at] {
             b'\\' => at += 2,
             b'\'' => at += line[at + 1..].iter().position(|b| *b == b'\'')? + 2,
             b'"' => at += double_quoted_length(&line[at..])?,
-            b'&' if line[at..].starts_with(INTRODUCTION) => return Some(at + INTRODUCTION.len() - 1),
+            b'&' if line[at..].starts_with(INTRODUCTION) => return Some(at + INTRODUCTION.len()),
             _ => at += 1,
         }
     }
@@ -79,24 +79,54 @@ fn double_quoted_length(text: &[u8]) -> Option<usize> {
     None
 }
 
-/// A word made of `'…'`, with quotes inside as `'"'"'` or `'\''`, and what follows it.
-fn single_quoted_word(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+/// One shell word without expansions, and what follows it. The host quotes only where it must: `make` stands bare, a
+/// quote inside is `'"'"'` or `'\''`.
+fn word(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut word = Vec::with_capacity(text.len());
     let mut rest = text;
     loop {
-        if let Some(after) = rest.strip_prefix(b"'") {
-            let end = after.iter().position(|b| *b == b'\'')?;
-            word.extend_from_slice(&after[..end]);
-            rest = &after[end + 1..];
-        } else if let Some(after) = rest.strip_prefix(b"\"'\"").or_else(|| rest.strip_prefix(b"\\'")) {
-            word.push(b'\'');
-            rest = after;
-        } else if rest.first().is_none_or(|b| *b == b' ') {
-            return Some((word, rest));
-        } else {
-            return None;
+        rest = match rest {
+            [] | [b' ', ..] if rest.len() < text.len() => return Some((word, rest)),
+            [b'\'', after @ ..] => {
+                let end = after.iter().position(|b| *b == b'\'')?;
+                word.extend_from_slice(&after[..end]);
+                &after[end + 1..]
+            }
+            [b'"', ..] => {
+                let (inside, after) = rest.split_at(double_quoted_length(rest)?);
+                double_quoted(&inside[1..inside.len() - 1], &mut word)?;
+                after
+            }
+            [b'\\', escaped, after @ ..] if *escaped != b'\n' => {
+                word.push(*escaped);
+                after
+            }
+            [plain, after @ ..]
+                if plain.is_ascii_alphanumeric() || b"_./:=@%+,-^".contains(plain) || !plain.is_ascii() =>
+            {
+                word.push(*plain);
+                after
+            }
+            _ => return None,
+        };
+    }
+}
+
+/// What stands between double quotes; `None` where the shell would expand something.
+fn double_quoted(text: &[u8], word: &mut Vec<u8>) -> Option<()> {
+    let mut bytes = text.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' => match bytes.next()? {
+                escaped @ (b'"' | b'\\' | b'$' | b'`') => word.push(*escaped),
+                b'\n' => {}
+                other => word.extend([b'\\', *other]),
+            },
+            b'$' | b'`' => return None,
+            other => word.push(*other),
         }
     }
+    Some(())
 }
 
 #[cfg(test)]
@@ -168,6 +198,25 @@ mod tests {
                     String::from_utf8_lossy(&line)
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_command_that_needs_no_quotes_or_has_others_is_found_too() {
+        let frame = |word: &str| {
+            format!("source /s 2>/dev/null || true && eval {word} < /dev/null && pwd -P >| /tmp/claude-1-cwd")
+        };
+        for (quoted, command) in [
+            ("make", "make"),
+            ("./run.sh", "./run.sh"),
+            ("ls\\;pwd", "ls;pwd"),
+            (r#""it's \$HOME""#, "it's $HOME"),
+            (r#"'a'\''b'"#, "a'b"),
+        ] {
+            assert_eq!(command_of_line(frame(quoted).as_bytes()).as_deref(), Some(command.as_bytes()), "{quoted}");
+        }
+        for not_plain in ["$(make)", "`make`", r#""$x""#, "a;b", ""] {
+            assert_eq!(command_of_line(frame(not_plain).as_bytes()), None, "{not_plain}");
         }
     }
 

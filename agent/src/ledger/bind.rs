@@ -41,7 +41,12 @@ impl Tree {
             let extra: Vec<u64> = item.launches.iter().copied().filter(|l| !launches.contains(l)).collect();
             let mut wanted = new;
             wanted.extend(extra);
-            let binding = mine.map_or(Binding::None, |(_, _, binding)| *binding);
+            let binding = match mine {
+                Some((_, _, binding)) => *binding,
+                None if wanted.is_empty() => Binding::None,
+                // What was concluded without a deal keeps the ground it was concluded on.
+                None => item.binding,
+            };
             if item.launches != wanted || (item.binding != binding && !wanted.is_empty()) {
                 item.launches = wanted;
                 item.binding = binding;

@@ -4,6 +4,8 @@
 //! the host's own; under a shell prefix that whole line is one more word: `PREFIX 'line'`.
 #![forbid(unsafe_code)]
 
+use crate::fence::line;
+
 /// Longest line that is read, in bytes.
 const LINE_BYTES: usize = 256 << 10;
 
@@ -15,8 +17,7 @@ pub(super) fn arguments(argv: &[u8]) -> Vec<&[u8]> {
 
 /// The command that a host's line runs, from the arguments of the shell or launcher that got the line.
 pub(super) fn command_of(arguments: &[&[u8]]) -> Option<Vec<u8>> {
-    let line = host_line(arguments)?;
-    after_eval(&line)
+    line::command_of_line(&host_line(arguments)?)
 }
 
 /// The host's whole line: the last argument, out of one `PREFIX '…'` around it.
@@ -29,19 +30,6 @@ pub(super) fn host_line(arguments: &[&[u8]]) -> Option<Vec<u8>> {
         Some([Token::Word(_), Token::Word(inner)]) if inner.contains(&b' ') => Some(inner.clone()),
         _ => Some(line.to_vec()),
     }
-}
-
-/// The word after the first top-level `&& eval`. What precedes it is the host's text, so the first is the host's.
-fn after_eval(line: &[u8]) -> Option<Vec<u8>> {
-    let tokens = words(line)?;
-    let starts_as_hosts_do = matches!(tokens.first(), Some(Token::Word(first)) if first == b"source" || first == b".");
-    if !starts_as_hosts_do {
-        return None;
-    }
-    tokens.windows(3).find_map(|three| match three {
-        [Token::Operator, Token::Word(eval), Token::Word(command)] if eval == b"eval" => Some(command.clone()),
-        _ => None,
-    })
 }
 
 #[derive(Debug, PartialEq, Eq)]
