@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     hook_in_host::cases(hook::cases(suite))
         .case("the scripted host obeys hooks and starts commands as the real one does", alike::scripted_is_alike)
         .case("a scripted session is decided, confined, observed and joined", sessions::scripted)
+        .case("a session after /clear in the same host is observed as the first was", sessions::cleared)
         .case(
             "without a probe a session is decided and confined, and says that nothing was observed",
             sessions::without_probe,

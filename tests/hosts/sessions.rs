@@ -1,5 +1,7 @@
 //! Whole sessions: the report must say what really happened.
 
+use std::process::Stdio;
+
 use anyhow::{Context as _, ensure};
 use ringfence_tests::host::Host;
 use ringfence_tests::scene::{Scene, Told};
@@ -23,6 +25,32 @@ pub fn scripted() -> CaseResult {
     let scene = Scene::set(&stand.person)?;
     let calls = scene.play_scripted(&scripted_host(&stand.person)?, &stand.person, &stand.settings(SPOKEN_VERSION)?)?;
     judge(&stand, &scene, &calls)
+}
+
+/// Two sessions in turn in one host process: the mark and the plan go on with the host.
+pub fn cleared() -> CaseResult {
+    let stand = Stand::observed()?;
+    let person = &stand.person;
+    let settings = person.file(".claude/settings.json", stand.settings(SPOKEN_VERSION)?.to_string())?;
+    let script = person.file("script.json", r#"["true", "/bin/echo said; exit 3"]"#)?;
+    let mut host = person.command(scripted_host(person)?);
+    host.arg(settings).arg(script).arg("--clear").current_dir(person.directory("project")?).stdin(Stdio::null());
+    let output = host.output()?;
+    ensure!(output.status.success(), "the scripted host failed: {}", String::from_utf8_lossy(&output.stderr));
+    let sessions: Value = serde_json::from_str(&stand.service.ask(person, &["sessions", "--json"])?)?;
+    let ids: Vec<&str> = sessions.as_array().context("sessions")?.iter().filter_map(|one| one["id"].as_str()).collect();
+    ensure!(ids.len() == 2, "two sessions: {sessions}");
+    for id in ids {
+        let report: Value = serde_json::from_str(&stand.service.ask(person, &["report", "--session", id, "--json"])?)?;
+        let session = &report["sessions"][0];
+        let entries = session["entries"].as_array().context("entries")?;
+        let as_decided = |entry: &Value| {
+            entry["verdict"] == "confirmed" && entry["binding"] == "digest" && entry["evidence"] == "kernel"
+        };
+        ensure!(entries.len() == 2 && entries.iter().all(as_decided), "{report:#}\n{}", stand.logs());
+        ensure!(session["unhooked"] == 0, "{report:#}");
+    }
+    Ok(())
 }
 
 /// The scripted host, and no probe anywhere.

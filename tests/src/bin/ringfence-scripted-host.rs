@@ -5,6 +5,8 @@
 //! prefix in `env`), `SCRIPT` a JSON list of Bash commands. For each command one JSON line is printed:
 //! `{"tool_use_id", "denied": reason or null, "exit": code or null}`.
 //!
+//! With `--clear` as a third word the script is run twice, the second time in a new session of the same process, as after `/clear`.
+//!
 //! With `--time-hooks` as a third word no command is started: each line says how long the PreToolUse hooks took, and how long
 //! `/bin/true` took in their place right after (`hook_us`, `bare_us`: microseconds from spawn to answer).
 
@@ -20,22 +22,34 @@ use serde_json::{Value, json};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let (settings, script, time_hooks) = match words.as_slice() {
-        [settings, script] => (settings, script, false),
-        [settings, script, word] if word == "--time-hooks" => (settings, script, true),
+    let (settings, script, how) = match words.as_slice() {
+        [settings, script] => (settings, script, How::Once),
+        [settings, script, word] if word == "--clear" => (settings, script, How::Cleared),
+        [settings, script, word] if word == "--time-hooks" => (settings, script, How::TimeHooks),
         _ => {
-            eprintln!("usage: ringfence-scripted-host SETTINGS SCRIPT [--time-hooks]");
+            eprintln!("usage: ringfence-scripted-host SETTINGS SCRIPT [--clear | --time-hooks]");
             return ExitCode::from(2);
         }
     };
     eprintln!("scripted host: not a real coding agent, only its hook protocol and the way it starts commands");
-    match run(Path::new(settings), Path::new(script), time_hooks) {
+    match run(Path::new(settings), Path::new(script), how) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("scripted host: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// What is done with the script.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Run in one session.
+    Once,
+    /// Run in two sessions of one process.
+    Cleared,
+    /// Only its hooks, timed.
+    TimeHooks,
 }
 
 struct Host {
@@ -55,7 +69,7 @@ enum Answer {
     Deny(String),
 }
 
-fn run(settings: &Path, script: &Path, time_hooks: bool) -> anyhow::Result<()> {
+fn run(settings: &Path, script: &Path, how: How) -> anyhow::Result<()> {
     let settings: Value = serde_json::from_slice(&fs::read(settings)?).context("reading the settings")?;
     let commands: Vec<String> = serde_json::from_slice(&fs::read(script)?).context("reading the script")?;
     let home = PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?);
@@ -63,7 +77,7 @@ fn run(settings: &Path, script: &Path, time_hooks: bool) -> anyhow::Result<()> {
     let snapshots = config.join("shell-snapshots");
     fs::create_dir_all(&snapshots)?;
     let room = tempfile::Builder::new().prefix("claude-scripted-").tempdir()?;
-    let host = Host {
+    let mut host = Host {
         prefix: settings["env"]["CLAUDE_CODE_SHELL_PREFIX"]
             .as_str()
             .filter(|prefix| !prefix.is_empty())
@@ -76,7 +90,13 @@ fn run(settings: &Path, script: &Path, time_hooks: bool) -> anyhow::Result<()> {
         directory_mark: std::env::temp_dir().join(format!("claude-{:04x}-cwd", std::process::id() & 0xffff)),
     };
     fs::write(&host.snapshot, "shopt -s expand_aliases\n")?;
-    let done = host.session(&commands, time_hooks);
+    let mut done = host.session(&commands, how, "startup");
+    if how == How::Cleared && done.is_ok() {
+        // Long enough for the service to notice that the first session is over.
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        host.session = session_id()?;
+        done = host.session(&commands, how, "clear");
+    }
     // The mark is written by the tool's shell line; there may be none.
     let _ = fs::remove_file(&host.directory_mark);
     let _ = fs::remove_file(&host.snapshot);
@@ -98,14 +118,14 @@ fn new_call(command: &str) -> anyhow::Result<(String, Value)> {
 }
 
 impl Host {
-    fn session(&self, commands: &[String], time_hooks: bool) -> anyhow::Result<()> {
-        self.tell("SessionStart", json!({"source": "startup"}))?;
+    fn session(&self, commands: &[String], how: How, source: &str) -> anyhow::Result<()> {
+        self.tell("SessionStart", json!({"source": source}))?;
         let prompt = json!({"prompt": "please do what the script says", "permission_mode": "default"});
         if let Answer::Deny(reason) = self.hook("UserPromptSubmit", prompt)? {
             bail!("the prompt was blocked: {reason}");
         }
         for command in commands {
-            let line = if time_hooks { self.timed_hooks(command)? } else { self.tool_call(command)? };
+            let line = if how == How::TimeHooks { self.timed_hooks(command)? } else { self.tool_call(command)? };
             writeln!(std::io::stdout(), "{line}")?;
         }
         self.tell("SessionEnd", json!({"reason": "other"}))
