@@ -93,9 +93,9 @@ impl Pipeline {
         self.note_event(&event);
         match &event.kind {
             HostEventKind::ToolCall(call) => return self.tool_call(&event, call, request).await,
-            HostEventKind::ToolDone { call, duration_ms } => self.tool_ended(&event, call, None, *duration_ms),
+            HostEventKind::ToolDone { call, duration_ms } => self.tool_ended(&event, call, None, *duration_ms).await,
             HostEventKind::ToolFailed { call, exit_code, interrupted: _, duration_ms } => {
-                self.tool_ended(&event, call, Some(*exit_code), *duration_ms);
+                self.tool_ended(&event, call, Some(*exit_code), *duration_ms).await;
             }
             HostEventKind::Prompt { text } => self.prompted(&event.session, text),
             HostEventKind::SessionEnd { .. } => self.session_ended(&event.session).await,
@@ -130,7 +130,7 @@ impl Pipeline {
             command_digest: judged.command_digest,
             cwd: event.cwd.clone(),
             decision: decision.clone(),
-            file: files::target_of(call).map(|path| files::state(&path)),
+            file: files::state_of_target(call).await,
             time_ns: boottime_ns(),
         };
         self.metrics.decided(&decision);
@@ -182,14 +182,20 @@ impl Pipeline {
     }
 
     /// The host says how a call ended; `failed` holds the exit code when it failed and the host says one.
-    fn tool_ended(&self, event: &HostEvent, call: &ToolUse, failed: Option<Option<i32>>, duration_ms: Option<u64>) {
+    async fn tool_ended(
+        &self,
+        event: &HostEvent,
+        call: &ToolUse,
+        failed: Option<Option<i32>>,
+        duration_ms: Option<u64>,
+    ) {
         self.keep(Fact::HostResult {
             session: event.session.clone(),
             call_id: call.call_id.clone(),
             failed: failed.is_some(),
             exit_code: failed.flatten(),
             duration_ms,
-            file: files::target_of(call).map(|path| files::state(&path)),
+            file: files::state_of_target(call).await,
             time_ns: boottime_ns(),
         });
     }

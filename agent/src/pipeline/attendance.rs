@@ -58,7 +58,9 @@ impl Pipeline {
             matches!(&event.kind, HostEventKind::SessionStart { source } if source == "startup" || source == "resume");
         // What an earlier service recorded of it goes on. Read before the session is opened anew, which overwrites it.
         let earlier = if at_start { None } else { self.records.unfinished(&event.session) };
-        let cwd = PathBuf::from(&event.cwd);
+        // The working tree is fixed by the first directory, also across a restart of this service: the host's may have moved.
+        let first = earlier.as_ref().and_then(|_| self.records.first_directory(&event.session));
+        let cwd = first.unwrap_or_else(|| PathBuf::from(&event.cwd));
         self.open_session(Session {
             id: event.session.clone(),
             host: HostKind::ClaudeCode,

@@ -4,6 +4,7 @@
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
@@ -22,6 +23,17 @@ pub fn target_of(call: &ToolUse) -> Option<PathBuf> {
     };
     let path = Path::new(call.input.get(key)?.as_str()?);
     path.is_absolute().then(|| path.to_owned())
+}
+
+/// How long a file may take to be read: it may lie on a file system that the agent answers for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// [`state`] of the file that a call is about to change, off the service's own thread; `None` for a call without one.
+pub async fn state_of_target(call: &ToolUse) -> Option<FileState> {
+    let path = target_of(call)?;
+    let unknown = FileState { path: path.to_string_lossy().into_owned(), content: None };
+    let read = tokio::task::spawn_blocking(move || state(&path));
+    Some(tokio::time::timeout(PATIENCE, read).await.ok().and_then(Result::ok).unwrap_or(unknown))
 }
 
 /// Inode, size and digest of a regular file; anything else, or what cannot be read, counts as not there.

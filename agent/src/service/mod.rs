@@ -68,7 +68,10 @@ pub fn run(options: Options) -> Result<(), ServiceError> {
         nix::unistd::setsid().map_err(std::io::Error::from)?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    tokio::task::LocalSet::new().block_on(&runtime, serve(options))
+    let done = tokio::task::LocalSet::new().block_on(&runtime, serve(options));
+    // A thread that still reads a file on a dead file system must not hold the stop.
+    runtime.shutdown_background();
+    done
 }
 
 async fn serve(options: Options) -> Result<(), ServiceError> {

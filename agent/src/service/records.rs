@@ -202,6 +202,12 @@ impl Records {
         }
     }
 
+    /// Where a session's first call was made, as an earlier service recorded it.
+    pub fn first_directory(&self, id: &str) -> Option<PathBuf> {
+        let (_, reader) = self.kept.as_ref().ok()?;
+        reader.first_directory(id).ok().flatten().map(PathBuf::from).filter(|directory| directory.is_absolute())
+    }
+
     /// A session as it was recorded.
     pub fn session(&self, id: &str) -> Result<SessionReport, String> {
         self.read(|reader| reader.session(id))

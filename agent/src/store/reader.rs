@@ -101,6 +101,14 @@ impl Reader {
         Ok((summary, entries))
     }
 
+    /// Where the first decided call of a session was made.
+    pub fn first_directory(&self, session: &str) -> Result<Option<String>, StoreError> {
+        let mut first = self.connection.prepare_cached(
+            "SELECT cwd FROM decisions WHERE session = ?1 AND cwd IS NOT NULL ORDER BY at_ms LIMIT 1",
+        )?;
+        Ok(first.query_row([session], |row| row.get(0)).optional()?)
+    }
+
     /// Findings, newest first; of one session or of all.
     pub fn findings(&self, session: Option<&str>, limit: u32) -> Result<Vec<Finding>, StoreError> {
         let mut statement = self.connection.prepare_cached(

@@ -137,6 +137,7 @@ fn what_is_stored_is_read_back_as_the_ledger_said_it() {
     assert!(matches!(reader.find_session("x"), Err(StoreError::NoSession(_))));
     assert_eq!(reader.last_session(Some(Path::new("/w/sub"))).unwrap().as_deref(), Some("s1"));
     assert_eq!(reader.open_session("s1").unwrap().1.len(), 1);
+    assert_eq!(reader.first_directory("s1").unwrap().as_deref(), Some("/w"));
     writer.eventually(records(joiner.take(opened("s2")))).unwrap();
     writer.flush().unwrap();
     assert!(matches!(reader.find_session("s"), Err(StoreError::Ambiguous(_, 2))));
