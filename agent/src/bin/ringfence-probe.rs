@@ -51,6 +51,9 @@ struct Arguments {
     /// An installed ringfence-hook; may be given again
     #[arg(long, value_name = "PATH")]
     hook: Vec<PathBuf>,
+    /// An installed ringfenced: only such a program may open sessions and publish plans; without any, every unmarked one may
+    #[arg(long, value_name = "PATH")]
+    service: Vec<PathBuf>,
     /// Kernel programs to load instead of those in this program
     #[arg(long, value_name = "FILE")]
     object: Option<PathBuf>,
@@ -138,6 +141,7 @@ async fn run(arguments: Arguments) -> Result<(), ProbeError> {
         plans_dir: arguments.plans_dir,
         runtime_root: arguments.runtime_root,
         pin_dir: pin_dir.clone(),
+        services: arguments.service,
         refusals_idle: Duration::from_secs(arguments.refusals_idle),
         peer_patience: Duration::from_secs(5),
         subscriber_patience: Duration::from_secs(10),

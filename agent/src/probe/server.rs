@@ -49,6 +49,8 @@ pub struct Options {
     pub runtime_root: PathBuf,
     /// Where the kernel side pins; written into the lock, so that an unload finds the probe that holds these pins.
     pub pin_dir: PathBuf,
+    /// Installed services: only these may change anything or take a stream. Empty lets every unmarked process.
+    pub services: Vec<PathBuf>,
     /// Refusals of system calls are no longer watched when no launch has lived for this long.
     pub refusals_idle: Duration,
     /// How long a peer may take for one frame once it has begun (also: for its first one), and to take an answer.
@@ -340,6 +342,12 @@ async fn connection<B: Backend>(shared: Rc<Shared<B>>, socket: UnixStream) {
                 return;
             }
         }
+        if let Err(response) = may_ask(&shared, &peer, &request) {
+            if answer(&mut writer, &response, patience).await.is_err() {
+                return;
+            }
+            continue;
+        }
         if request == Request::Stream {
             stream::serve(&shared, &peer, &mut writer, &mut reader).await;
             return;
@@ -358,6 +366,38 @@ pub(super) fn unmarked<B: Backend>(shared: &Shared<B>, peer: &Peer) -> Result<()
         Ok(None) => Err(refused(Refusal::Gone, "the peer is gone")),
         Ok(Some(_)) => Err(refused(Refusal::MarkedPeer, "a process inside a supervised tree may not ask the probe")),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Whoever is not the service may look, and nothing else: a fenced command of a session that has no mark yet is unmarked,
+/// too, and could publish a plan of its own making.
+fn may_ask<B: Backend>(shared: &Shared<B>, peer: &Peer, request: &Request) -> Result<(), Response> {
+    let looks = match request {
+        Request::Hello { .. }
+        | Request::Status
+        | Request::Sessions
+        | Request::MarkOf { .. }
+        | Request::MarkOfPassed
+        | Request::Counters { .. }
+        | Request::RuntimeDirectory => true,
+        Request::OpenSession
+        | Request::CloseSession { .. }
+        | Request::Enrol { .. }
+        | Request::ExpectLaunch { .. }
+        | Request::PublishPlan { .. }
+        | Request::RemovePlan { .. }
+        | Request::Stream => false,
+    };
+    if looks || shared.options.services.is_empty() {
+        return Ok(());
+    }
+    let program = peer.executable().map_err(from_peer)?;
+    let is = |service: &PathBuf| {
+        std::fs::metadata(service).is_ok_and(|meta| (meta.dev(), meta.ino()) == (program.device, program.inode))
+    };
+    match shared.options.services.iter().any(is) {
+        true => Ok(()),
+        false => Err(refused(Refusal::NotYours, "only the installed ringfenced may ask this of the probe")),
     }
 }
 

@@ -30,6 +30,7 @@ struct World {
     marks: HashMap<ProcessId, Mark>,
     everybody_is_marked: bool,
     marks_are_unknown: bool,
+    services: Vec<PathBuf>,
     watching: bool,
     launch_lives: bool,
     rings: HashMap<u32, VecDeque<Observation>>,
@@ -163,6 +164,7 @@ impl Running {
             plans_dir: dir.path().join("plans"),
             runtime_root: dir.path().join("runtime"),
             pin_dir: dir.path().join("pins"),
+            services: fake.0.borrow().services.clone(),
             refusals_idle: Duration::from_millis(300),
             peer_patience: Duration::from_millis(400),
             subscriber_patience: Duration::from_millis(300),
@@ -455,6 +457,26 @@ fn a_peer_whose_mark_is_not_known_is_refused() {
         let running = Running::start();
         running.fake.0.borrow_mut().marks_are_unknown = true;
         assert_eq!(refusal_of(Client::connect(&running.options.socket, SECOND).await), Refusal::Kernel);
+    });
+}
+
+#[test]
+fn only_an_installed_service_may_change_anything() {
+    inside(|| async {
+        for (service, may) in [(std::env::current_exe().unwrap(), true), (PathBuf::from("/bin/true"), false)] {
+            let fake = Fake::default();
+            fake.0.borrow_mut().services = vec![service];
+            let dir = tempfile::tempdir().unwrap();
+            fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+            let running = Running::start_in(Rc::new(dir), fake);
+            let mut client = running.client().await;
+            assert!(client.status().await.is_ok(), "looking is for everybody");
+            match client.open_session().await {
+                Ok(_) => assert!(may),
+                Err(error) => assert!(!may && refusal_of::<u64>(Err(error)) == Refusal::NotYours),
+            }
+            assert!(client.status().await.is_ok(), "a refusal does not end the connection");
+        }
     });
 }
 
