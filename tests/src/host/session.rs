@@ -190,6 +190,10 @@ impl<'a> ClaudeSession<'a> {
                 Err(error) => Err(error),
             };
         }
+        // The directory is shared: it goes when this uid made it and it is empty. Left behind, it would bar the next user.
+        if fs::symlink_metadata("/tmp/cc-socks").is_ok_and(|meta| meta.is_dir() && is_owned(&meta, uid)) {
+            let _ = fs::remove_dir("/tmp/cc-socks");
+        }
         if let Ok(entries) = fs::read_dir("/tmp") {
             for entry in entries.flatten().filter(|entry| is_directory_mark(&entry.path())) {
                 if entry.metadata().is_ok_and(|meta| meta.is_file() && is_owned(&meta, uid)) && uid >= 64201 {
