@@ -77,7 +77,7 @@ fn publish(built: &Path, directory: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// The target directory of the workspace, however it was chosen.
-fn target_directory() -> anyhow::Result<PathBuf> {
+pub fn target_directory() -> anyhow::Result<PathBuf> {
     let metadata = shell::output(shell::cargo().args(["metadata", "--format-version=1", "--no-deps", "--offline"]));
     let metadata: serde_json::Value = serde_json::from_str(&metadata.context("cargo metadata failed")?)?;
     let directory = metadata["target_directory"].as_str().context("cargo metadata names no target directory")?;

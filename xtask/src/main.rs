@@ -9,6 +9,7 @@ mod demo;
 mod setup;
 mod shell;
 mod test;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -37,6 +38,8 @@ enum Verb {
     Demo(demo::Options),
     /// Run all tests, or the suites named
     Test(test::Options),
+    /// Run the tests of the kernel programs on other kernels, in emulated machines
+    Vm(vm::Options),
     /// Measure, beside peers in the same run
     Bench(bench::Options),
     /// Formatting, lints with warnings denied, licences and sources of dependencies
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         }
         Verb::Demo(options) => return finish(demo::run(&options)),
         Verb::Test(options) => return finish(test::run(&options)),
+        Verb::Vm(options) => return finish(vm::run(&options)),
         Verb::Check => check::run(),
     };
     finish(result.map(|()| true))

@@ -2,13 +2,15 @@
 //!
 //! It says what it does and asks nothing when it is not on a terminal. When nothing is missing it only looks.
 
-mod apt;
+pub(crate) mod apt;
 mod tools;
 
 pub(crate) use tools::tools_directory;
 
 use anyhow::{Context as _, bail};
 use ringfence_tests::host::pinned;
+
+use crate::vm::Kernel;
 
 /// What to install.
 #[derive(clap::Args)]
@@ -32,11 +34,13 @@ pub enum Need {
     Check,
     /// The pinned coding agents.
     Hosts,
+    /// Emulated machines, and the kernels that they run.
+    Vm,
 }
 
 /// Installs everything.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let mut needs = vec![Need::Build, Need::Test, Need::Check];
+    let mut needs = vec![Need::Build, Need::Test, Need::Vm, Need::Check];
     needs.extend((!options.no_hosts).then_some(Need::Hosts));
     if options.check {
         let missing: Vec<String> = needs.iter().flat_map(|need| missing(*need)).collect();
@@ -58,7 +62,15 @@ fn missing(need: Need) -> Vec<String> {
             pinned().iter().filter(|host| !host.is_installed()).map(|host| format!("{} {}", host.name, host.version)),
         );
     }
+    if need == Need::Vm {
+        missing.extend(missing_kernels().map(|kernel| format!("Linux {}", kernel.name())));
+    }
     missing
+}
+
+/// The guests are machines like this one only where this one is x86_64.
+fn missing_kernels() -> impl Iterator<Item = Kernel> {
+    Kernel::ALL.into_iter().filter(|kernel| cfg!(target_arch = "x86_64") && kernel.image().is_err())
 }
 
 /// Installs what is missing for these.
@@ -67,9 +79,13 @@ fn missing(need: Need) -> Vec<String> {
 /// When something cannot be installed that the product cannot be built or checked without. What only some tests need is
 /// reported and left out: those tests skip with their reason.
 pub fn ensure(needs: &[Need]) -> anyhow::Result<()> {
-    let optional = |need: Need| matches!(need, Need::Test | Need::Hosts);
+    let optional = |need: Need| matches!(need, Need::Test | Need::Hosts | Need::Vm);
     for need in needs {
-        let installed = apt::install(*need).and_then(|()| tools::install(*need)).and_then(|()| install_hosts(*need));
+        let installed = apt::install(*need).and_then(|()| tools::install(*need)).and_then(|()| match need {
+            Need::Hosts => install_hosts(),
+            Need::Vm => missing_kernels().try_for_each(Kernel::fetch),
+            Need::Build | Need::Test | Need::Check => Ok(()),
+        });
         match installed {
             Err(error) if optional(*need) => eprintln!("setup: going on without: {error:#}"),
             other => other?,
@@ -78,10 +94,7 @@ pub fn ensure(needs: &[Need]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn install_hosts(need: Need) -> anyhow::Result<()> {
-    if need != Need::Hosts {
-        return Ok(());
-    }
+fn install_hosts() -> anyhow::Result<()> {
     for host in pinned().iter().filter(|host| !host.is_installed()) {
         eprintln!("setup: installing {} {} from the npm registry", host.name, host.version);
         host.ensure_installed().with_context(|| format!("installing {} {}", host.name, host.version))?;

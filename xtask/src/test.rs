@@ -1,8 +1,8 @@
 //! `cargo xtask test [SUITE…]`: everything, counted in one line at the end.
 
 mod leftovers;
-mod programs;
-mod unit;
+pub(crate) mod programs;
+pub(crate) mod unit;
 
 use std::path::Path;
 use std::process::Command;
@@ -12,6 +12,7 @@ use ringfence_tests::stage::{self, Build};
 use ringfence_tests::suite::{Outcome, Record};
 
 use crate::setup::{self, Need};
+use crate::vm;
 
 /// What to run.
 #[derive(clap::Args)]
@@ -44,6 +45,9 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
     if !real.is_empty() {
         needs.extend([Need::Test, Need::Hosts]);
     }
+    if real.contains(&vm::SUITE) {
+        needs.push(Need::Vm);
+    }
     if !options.no_setup {
         setup::ensure(&needs)?;
     }
@@ -59,10 +63,14 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
     if !real.is_empty() {
         let staged = room.path().join("programs");
         stage::build_into(&staged, Build { release: false, overrides: true })?;
-        for (name, program) in programs::build(&real)? {
+        let here: Vec<&str> = real.iter().copied().filter(|name| *name != vm::SUITE).collect();
+        for (name, program) in programs::build(&here)? {
             let context =
                 programs::Context { run: &run, programs: &staged, record: &room.path().join(format!("{name}.jsonl")) };
-            records.extend(programs::run(&name, &program, options.filter.as_deref(), &context)?);
+            records.extend(programs::run(&name, &program, options.filter.as_slice(), &context)?);
+        }
+        if real.contains(&vm::SUITE) {
+            records.extend(vm::everywhere(&run, &staged, room.path(), options.filter.as_slice())?);
         }
     }
     drop(room);
@@ -73,7 +81,7 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
     Ok(report(&records))
 }
 
-fn open_to_others(directory: &Path) -> anyhow::Result<()> {
+pub(crate) fn open_to_others(directory: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     Ok(std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?)
 }
@@ -93,7 +101,7 @@ fn append(file: &Path, records: &[Record]) -> anyhow::Result<()> {
 }
 
 /// The reasons, then the one line.
-fn report(records: &[Record]) -> bool {
+pub(crate) fn report(records: &[Record]) -> bool {
     let of = |outcome: Outcome| records.iter().filter(move |record| record.outcome == outcome);
     println!();
     for (word, outcome) in [("skipped", Outcome::Skipped), ("FAILED", Outcome::Failed)] {

@@ -38,13 +38,22 @@ const TEST: [(&str, &str); 9] = [
     ("ip", "iproute2"),
 ];
 
+/// What guests are run with and made of.
+const VM: [(&str, &str); 3] =
+    [("qemu-system-x86_64", "qemu-system-x86"), ("busybox", "busybox-static"), ("strip", "binutils")];
+
 /// The packages of a group that are not installed.
 pub(super) fn missing(need: Need) -> Vec<&'static str> {
     match need {
         Need::Build => not_installed(&BUILD),
-        Need::Test => TEST.iter().filter(|(program, _)| !on_path(program)).map(|(_, package)| *package).collect(),
+        Need::Test => without_program(&TEST),
+        Need::Vm => without_program(&VM),
         Need::Check | Need::Hosts => Vec::new(),
     }
+}
+
+fn without_program(wanted: &[(&str, &'static str)]) -> Vec<&'static str> {
+    wanted.iter().filter(|(program, _)| !on_path(program)).map(|(_, package)| *package).collect()
 }
 
 fn not_installed(packages: &[&'static str]) -> Vec<&'static str> {
@@ -105,7 +114,7 @@ fn apt_get(words: &[&str], packages: &[&str]) -> anyhow::Result<Command> {
 }
 
 /// Fetches one package without installing it, and unpacks it: for a program from a package that would start a daemon.
-pub(super) fn unpack(package: &str, into: &std::path::Path) -> anyhow::Result<()> {
+pub(crate) fn unpack(package: &str, into: &std::path::Path) -> anyhow::Result<()> {
     let room = tempfile::tempdir()?;
     // apt's own sandbox user must be able to write there.
     std::fs::set_permissions(room.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;

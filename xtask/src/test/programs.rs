@@ -30,7 +30,10 @@ pub(super) fn suites() -> anyhow::Result<Vec<String>> {
 }
 
 /// Builds the programs of these suites, in the order given.
-pub(super) fn build(names: &[&str]) -> anyhow::Result<Vec<(String, PathBuf)>> {
+pub(crate) fn build(names: &[&str]) -> anyhow::Result<Vec<(String, PathBuf)>> {
+    if names.is_empty() {
+        return Ok(Vec::new()); // Cargo would build them all.
+    }
     let mut command = shell::cargo();
     command.args(["test", "--no-run", "--package", "ringfence-tests"]);
     names.iter().for_each(|name| {
@@ -44,7 +47,7 @@ pub(super) fn build(names: &[&str]) -> anyhow::Result<Vec<(String, PathBuf)>> {
 }
 
 /// Runs a `cargo test --no-run` and answers with its programs by target name; several targets may share a name.
-pub(super) fn test_programs(command: &mut Command) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+pub(crate) fn test_programs(command: &mut Command) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     command.args(["--message-format", "json-render-diagnostics"]).stdout(Stdio::piped());
     let mut child = command.spawn().context("starting cargo")?;
     let messages = BufReader::new(child.stdout.take().context("cargo's output")?);
@@ -65,7 +68,7 @@ pub(super) fn test_programs(command: &mut Command) -> anyhow::Result<BTreeMap<St
 }
 
 /// What a suite is told.
-pub(super) struct Context<'a> {
+pub(crate) struct Context<'a> {
     /// Names this run.
     pub run: &'a str,
     /// The five programs, already built.
@@ -75,16 +78,16 @@ pub(super) struct Context<'a> {
 }
 
 /// Runs one suite.
-pub(super) fn run(
+pub(crate) fn run(
     name: &str,
     program: &Path,
-    filter: Option<&str>,
+    filters: &[String],
     context: &Context<'_>,
 ) -> anyhow::Result<Vec<Record>> {
     let mut command = Command::new(program);
     super::with_tools(&mut command).current_dir(workspace().join("tests")).stdin(Stdio::null());
     command.env(PROGRAMS_VARIABLE, context.programs).env(RUN_VARIABLE, context.run);
-    let status = command.arg("--record").arg(context.record).args(filter).status();
+    let status = command.arg("--record").arg(context.record).args(filters).status();
     let status = status.with_context(|| format!("starting suite {name}"))?;
     let text = std::fs::read_to_string(context.record).unwrap_or_default();
     let mut records: Vec<Record> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;

@@ -54,7 +54,7 @@ fn record(program: &str, test: &str, outcome: Outcome, reason: Option<String>) -
 }
 
 /// Reads what the standard test program prints with `--show-output`.
-fn read(program: &str, text: &str) -> Vec<Record> {
+pub(crate) fn read(program: &str, text: &str) -> Vec<Record> {
     let mut records = Vec::new();
     for line in text.lines() {
         let Some((test, result)) = line.strip_prefix("test ").and_then(|line| line.split_once(" ... ")) else {
