@@ -35,14 +35,18 @@ macro_rules! kernel_fields {
             OFF_INODE_NLINK: "inode", "i_nlink";
             OFF_INODE_GENERATION: "inode", "i_generation";
             OFF_INODE_SB: "inode", "i_sb";
+            OFF_INODE_MODE: "inode", "i_mode";
+            OFF_INODE_UID: "inode", "i_uid";
             OFF_SUPER_BLOCK_DEV: "super_block", "s_dev";
             OFF_DENTRY_NAME: "dentry", "d_name.name";
             OFF_DENTRY_PARENT: "dentry", "d_parent";
+            OFF_DENTRY_INODE: "dentry", "d_inode";
             OFF_VFSMOUNT_ROOT: "vfsmount", "mnt_root";
             OFF_MOUNT_MNT: "mount", "mnt";
             OFF_MOUNT_PARENT: "mount", "mnt_parent";
             OFF_MOUNT_MOUNTPOINT: "mount", "mnt_mountpoint";
             OFF_BPRM_FILENAME: "linux_binprm", "filename";
+            OFF_BPRM_FILE: "linux_binprm", "file";
             OFF_SOCK_ADDR_SK: "bpf_sock_addr_kern", "sk";
             OFF_SOCK_ADDR_UADDR: "bpf_sock_addr_kern", "uaddr";
             OFF_SOCK_TYPE: "sock", "sk_type";

@@ -10,6 +10,7 @@ pub mod limits;
 pub mod maps;
 pub mod mark;
 pub mod record;
+pub mod rules;
 // The one file that knows the processor: another one joins beside it and is chosen here.
 pub mod x86_64;
 

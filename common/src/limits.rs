@@ -1,7 +1,7 @@
 //! Every size that kernel and agent share.
 
 /// Version of the layouts of maps, records and pins. A probe takes over only maps of its own version.
-pub const MAP_ABI: u32 = 1;
+pub const MAP_ABI: u32 = 2;
 
 /// Open sessions on one machine.
 pub const SESSIONS: usize = 1024;
@@ -9,6 +9,18 @@ pub const SESSIONS: usize = 1024;
 pub const USERS: usize = 64;
 /// Executables that give a role.
 pub const IDENTITIES: usize = 256;
+/// Files that are identified in one walk.
+pub const IDENTIFIED: usize = 32;
+/// Rule sets on one machine: two a session, twice while they are replaced.
+pub const RULE_SETS: usize = 4 * SESSIONS;
+/// Prefixes of one address family on one machine.
+pub const ADDRESSES: usize = 1 << 20;
+/// Inodes of which rules speak on one machine.
+pub const OBJECTS: usize = 1 << 18;
+/// Steps to protected names on one machine.
+pub const NAMES: usize = 1 << 18;
+/// Abstract unix names on one machine.
+pub const ABSTRACT_NAMES: usize = 1 << 16;
 /// Bytes of one user's ring buffer for everything but refusals: a power of two of pages.
 pub const RING_BYTES: u32 = 8 << 20;
 /// Bytes of one user's ring buffer for refusals.

@@ -1,5 +1,6 @@
 //! Keys and values of the maps.
 
+use crate::limits::IDENTIFIED;
 use crate::mark::Mark;
 use crate::plain;
 use crate::record::KINDS;
@@ -17,10 +18,17 @@ plain! {
         pub watch: u32,
         /// How many watches there have been.
         pub watches: u32,
+        /// Bits `TIER_*`: which programs decide.
+        pub tier: u32,
+        /// Generation that the next rule set gets.
+        pub next_generation: u32,
         /// SHA-256 of the object whose programs are attached.
         pub object: [u8; 32],
     }
 }
+
+/// LSM programs decide about unix sockets, by the resolved peer: those of the cgroup stay out of it.
+pub const TIER_UNIX_BY_PEER: u32 = 1;
 
 plain! {
     /// `MARKS`: task storage.
@@ -31,8 +39,8 @@ plain! {
         pub attempt: u64,
         /// [`State::watch`] when it began.
         pub watch: u32,
-        /// Always 0.
-        pub reserved: u32,
+        /// 1 from a refusal by one of our programs until its system call ends: that call is not told again.
+        pub denied: u32,
         /// On a group leader: how often the end of its process was about to be reported.
         pub exited: u64,
     }
@@ -117,8 +125,8 @@ plain! {
         pub role: u32,
         /// Generation of the current policy.
         pub generation: u32,
-        /// For the identity iterator: a descriptor of the wanted process.
-        pub fd: u32,
+        /// For the identity iterator: how many of `fds` are asked about.
+        pub files_wanted: u32,
         /// Answer: tasks marked in this pass.
         pub marked: u32,
         /// Answer: 1 when the wanted process was seen.
@@ -127,8 +135,10 @@ plain! {
         pub foreign: u32,
         /// Answer: the other open session that the wanted process belongs to, 0 for none.
         pub other: u64,
-        /// Answer: the file behind `fd`.
-        pub file: FileKey,
+        /// For the identity iterator: descriptors of the wanted process.
+        pub fds: [u32; IDENTIFIED],
+        /// Answer: the files behind `fds`.
+        pub files: [FileKey; IDENTIFIED],
         /// Answer: fields as this kernel has them, for the test of the offsets: parent's tgid and own uid.
         pub parent: u32,
         /// See `parent`.

@@ -29,6 +29,8 @@ pub const ROLE_MASK: u32 = 0xff;
 /// The process was forked by a marked one and has not executed anything since. Tells the host itself from the copy of
 /// it that is about to become a hook or something else.
 pub const FLAG_FORKED: u32 = 1 << 8;
+/// The process runs the system's git, and has mapped nothing executable since that is not root's.
+pub const FLAG_GIT: u32 = 1 << 9;
 
 impl Mark {
     /// One of `ROLE_*`.
@@ -64,6 +66,10 @@ impl Mark {
 pub const IDENTITY_LAUNCHER: u32 = 1;
 /// A file whose exec by a child of the host makes it `hook`.
 pub const IDENTITY_HOOK: u32 = 2;
+/// Another program of ours: service, probe, command line. Outside every tree it is not signalled or traced.
+pub const IDENTITY_OWN: u32 = 3;
+/// The system's git: root's own.
+pub const IDENTITY_GIT: u32 = 4;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! What the ring buffers carry: a fixed header, then one of the bodies below, named by [`Header::kind`].
 
-use crate::limits::{EXEC_DATA_BYTES, REFUSED_PATH_BYTES, UNIX_NAME_BYTES};
+use crate::limits::{EXEC_DATA_BYTES, PATH_BYTES, REFUSED_PATH_BYTES, UNIX_NAME_BYTES};
 use crate::maps::FileKey;
 use crate::mark::Mark;
 use crate::plain;
@@ -17,7 +17,11 @@ pub const KIND_CONNECT: u32 = 4;
 pub const KIND_CONNECT_RESULT: u32 = 5;
 /// [`RefusedHead`] and its path.
 pub const KIND_REFUSED: u32 = 6;
-/// One more than the largest kind, with room for the kinds that LSM hooks will add.
+/// [`GateHead`] and its path: a program of ours refused.
+pub const KIND_DENIED: u32 = 7;
+/// [`GateHead`] and its path: allowed, and to be known.
+pub const KIND_NOTED: u32 = 8;
+/// One more than the largest kind, with room for more.
 pub const KINDS: usize = 16;
 
 plain! {
@@ -115,6 +119,10 @@ plain! {
 pub const CONNECT_REFUSED: u32 = 1;
 /// The unix name was cut.
 pub const CONNECT_NAME_CUT: u32 = 1 << 1;
+/// The unix name is the peer socket's own (an LSM program saw the resolved peer), not the caller's string.
+pub const CONNECT_RESOLVED: u32 = 1 << 2;
+/// The peer socket was made in the same tree.
+pub const CONNECT_INSIDE: u32 = 1 << 3;
 
 plain! {
     /// A connect or a datagram was attempted.
@@ -133,8 +141,8 @@ plain! {
         pub flags: u32,
         /// Bytes of `name`.
         pub name_len: u32,
-        /// Always 0.
-        pub reserved: u32,
+        /// Process that listens at a resolved unix peer, 0 when not known.
+        pub peer_pid: u32,
         /// IPv4 in the first four bytes, or IPv6.
         pub address: [u8; 16],
         /// `sun_path`.
@@ -186,4 +194,61 @@ pub struct RefusedScratch {
     pub head: RefusedHead,
     /// The variable part.
     pub path: [u8; REFUSED_PATH_BYTES * 2],
+}
+
+/// The path was cut, or could not be read.
+pub const GATE_PATH_CUT: u32 = 1;
+/// The path begins at the root of its own file system, not at the caller's.
+pub const GATE_PATH_PART: u32 = 1 << 1;
+/// The path is too deep to be judged.
+pub const GATE_TOO_DEEP: u32 = 1 << 2;
+/// The process was killed before its first instruction, since the exec could not be refused.
+pub const GATE_KILLED: u32 = 1 << 3;
+/// No LSM program, but a cgroup program or a tracepoint decided.
+pub const GATE_FALLBACK: u32 = 1 << 4;
+/// The path is one string, not components: the peer's name, or an exec's file name.
+pub const GATE_PATH_WHOLE: u32 = 1 << 5;
+/// The change was made by the system's git.
+pub const GATE_BY_GIT: u32 = 1 << 6;
+
+plain! {
+    /// A gate refused something, or let it pass and noted it. After it: a path, components leaf first, each with a NUL,
+    /// unless [`GATE_PATH_WHOLE`] is set.
+    pub struct GateHead {
+        /// The header; its mark's generation is that of the rule set that judged.
+        pub header: Header,
+        /// A constant of [`crate::rules::gate`].
+        pub gate: u32,
+        /// Positive errno that the caller got; 0 when it was let pass.
+        pub errno: u32,
+        /// `GATE_*`.
+        pub flags: u32,
+        /// [`crate::rules::Object::label`] of the rule, 0 for none.
+        pub label: u32,
+        /// The file, directory or peer socket; zero for none.
+        pub file: FileKey,
+        /// `AF_*` of an address, or of the socket that was to be made; 0 for none.
+        pub family: u32,
+        /// Port in host order, or the type of the socket that was to be made.
+        pub port: u32,
+        /// IPv4 in the first four bytes, or IPv6.
+        pub address: [u8; 16],
+        /// The process that was to be signalled or traced, or that listens at the peer; 0 for none.
+        pub other_pid: u32,
+        /// Signal, `PTRACE_MODE_*`, `bpf` command, or protocol of the socket that was to be made.
+        pub detail: u32,
+        /// Bytes of the path.
+        pub path_len: u32,
+        /// Always 0.
+        pub reserved: u32,
+    }
+}
+
+/// A gate's record where it is put together; see [`ExecScratch`].
+#[repr(C)]
+pub struct GateScratch {
+    /// The fixed part.
+    pub head: GateHead,
+    /// The variable part.
+    pub path: [u8; PATH_BYTES * 2],
 }

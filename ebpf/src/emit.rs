@@ -121,18 +121,35 @@ pub fn header_with(kind: u32, len: usize, mark: Mark, start_ns: u64) -> Header {
     }
 }
 
-/// Runs `work` on a scratch buffer unless another program was preempted while using it; answers whether it ran.
+/// A scratch buffer that is this program's until it is released.
+pub struct Claimed<T>(*mut Busy<T>);
+
+/// Claims a scratch buffer; `None` when another program was preempted while using it.
 #[inline(always)]
-pub fn with_scratch<T>(scratch: Option<*mut Busy<T>>, work: impl FnOnce(*mut T)) -> bool {
-    let Some(scratch) = scratch else { return false };
-    // SAFETY: `scratch` is this processor's map value; programs do not migrate, and `busy` keeps a second one out.
+pub fn claim<T>(scratch: Option<*mut Busy<T>>) -> Option<Claimed<T>> {
+    let scratch = scratch?;
+    // SAFETY: this processor's map value; programs do not migrate, and `busy` keeps a second one out.
     unsafe {
         if (&raw const (*scratch).busy).read_volatile() != 0 {
-            return false;
+            return None;
         }
         (&raw mut (*scratch).busy).write_volatile(1);
-        work(&raw mut (*scratch).value);
-        (&raw mut (*scratch).busy).write_volatile(0);
     }
-    true
+    Some(Claimed(scratch))
+}
+
+impl<T> Claimed<T> {
+    /// The buffer.
+    #[inline(always)]
+    pub fn value(&self) -> *mut T {
+        // SAFETY: a part of a live map value.
+        unsafe { &raw mut (*self.0).value }
+    }
+
+    /// Gives it back.
+    #[inline(always)]
+    pub fn release(self) {
+        // SAFETY: as above.
+        unsafe { (&raw mut (*self.0).busy).write_volatile(0) };
+    }
 }

@@ -1,8 +1,8 @@
 //! The kernel programs: who belongs to a session, and what those processes do.
 //!
 //! One file per family of hooks: [`task`] (fork, exec, exit), [`socket`] (cgroup programs), [`syscall`] (refusals and
-//! outcomes, attached on demand), [`walk`] (iterators that enrol). They share [`marks`] (whose is this task),
-//! [`emit`] (counting and the ring buffers), [`maps`], and [`fields`], the only place with pointer arithmetic.
+//! outcomes, attached on demand), [`walk`] (iterators that enrol), and [`lsm`], which refuses where the kernel lets LSM
+//! programs load. They share [`marks`] (whose is this task), [`gate`] (by which rules it is judged), [`emit`] (counting and the ring buffers), [`maps`], and [`fields`], the only place with pointer arithmetic.
 //! The first thing every program does for a task without a mark is return.
 #![no_std]
 #![no_main]
@@ -11,6 +11,8 @@
 mod emit;
 mod fields;
 mod file;
+mod gate;
+mod lsm;
 mod maps;
 mod marks;
 mod socket;

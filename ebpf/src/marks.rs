@@ -2,11 +2,11 @@
 
 use aya_ebpf::bindings::task_struct;
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
-use ringfence_common::maps::{Mirrored, State, TaskState};
-use ringfence_common::mark::Mark;
+use ringfence_common::maps::{FileKey, Mirrored, State, TaskState};
+use ringfence_common::mark::{FLAG_GIT, Mark};
 
 use crate::fields::{self, OFF_TASK_GROUP_LEADER, OFF_TASK_START_BOOTTIME, USE_MIRROR};
-use crate::maps::{LAUNCHES, MARKS, MIRROR, STATE};
+use crate::maps::{IDENTITIES, LAUNCHES, MARKS, MIRROR, STATE};
 
 /// The state of the running task; `None` when it is not marked.
 ///
@@ -31,9 +31,26 @@ fn from_leader(task: *mut task_struct) -> Option<&'static mut TaskState> {
 /// Marks a task that has no mark yet; `None` when the kernel has no memory for it.
 #[inline(always)]
 pub fn give(task: *mut task_struct, mark: Mark) -> Option<&'static mut TaskState> {
-    let mut state = TaskState { mark, attempt: 0, watch: 0, reserved: 0, exited: 0 };
+    let mut state = TaskState { mark, attempt: 0, watch: 0, denied: 0, exited: 0 };
     // SAFETY: as above.
     unsafe { MARKS.get_or_insert(task, &mut state).as_mut() }
+}
+
+/// What the exec of this file means, an `IDENTITY_*`; 0 for any other file.
+#[inline(always)]
+pub fn identity(file: &FileKey) -> u32 {
+    // SAFETY: the value is copied at once, and identities are only added.
+    unsafe { IDENTITIES.get(file) }.copied().unwrap_or(0)
+}
+
+/// Takes the exception of the system's git from a thread and its process.
+#[inline(always)]
+pub fn no_longer_git(task: *mut task_struct, state: &mut TaskState) {
+    state.mark.role_and_flags &= !FLAG_GIT;
+    // SAFETY: a map value lives as long as the program runs; other programs only race on integers.
+    if let Some(leader) = unsafe { MARKS.get(leader(task)).as_mut() } {
+        leader.mark.role_and_flags &= !FLAG_GIT;
+    }
 }
 
 /// The leader of a task's thread group.

@@ -116,7 +116,7 @@ fn internet(ctx: *mut bpf_sock_addr, family: u32) -> i32 {
         socket_type,
         flags: 0,
         name_len: 0,
-        reserved: 0,
+        peer_pid: 0,
         address: [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3]],
         name: [0; UNIX_NAME_BYTES],
     });
@@ -146,7 +146,7 @@ fn unix(ctx: *mut bpf_sock_addr) -> i32 {
         socket_type,
         flags: if read && kept == name_len { 0 } else { CONNECT_NAME_CUT },
         name_len: if read { kept } else { 0 },
-        reserved: 0,
+        peer_pid: 0,
         address: [0; 16],
         name,
     });

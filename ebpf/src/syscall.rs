@@ -37,7 +37,7 @@ pub fn rf_sys_exit(ctx: BtfTracePointContext) -> i32 {
     let value: i64 = ctx.arg(1);
     let attempt = take_attempt(state);
     let refused = state.mark.launch != 0 && (value == -EACCES || value == -EPERM || value == -EXDEV);
-    if attempt == 0 && !refused {
+    if attempt == 0 && !refused && state.denied == 0 {
         return 0;
     }
     let number = read::<u64>(regs, &OFF_REGS_NUMBER) as u32;
@@ -46,7 +46,9 @@ pub fn rf_sys_exit(ctx: BtfTracePointContext) -> i32 {
     if attempt != 0 && connects && !compat {
         result(task, state, attempt, value);
     }
-    if refused {
+    // What our own program refused it has told itself.
+    let told = core::mem::take(&mut state.denied) != 0;
+    if refused && !told {
         refusal(task, state, regs, number, compat, -value);
     }
     0
@@ -104,27 +106,20 @@ fn refusal(task: *mut task_struct, state: &TaskState, regs: *const c_void, numbe
         path_len: 0,
         arguments,
     };
-    let mut event = Some(event);
-    emit::with_scratch(REFUSED_SCRATCH.get_ptr_mut(0), |scratch| {
-        // SAFETY: `scratch` is this program's alone; what is read is at most half of the room behind `path`.
-        let len = unsafe {
-            let path = (&raw mut (*scratch).path).cast::<u8>();
-            let read = if compat { 0 } else { read_subject(path, &mut head) };
-            let read = read & (2 * REFUSED_PATH_BYTES - 1);
-            head.path_len = read as u32;
-            let len = offset_of!(RefusedScratch, path) + read;
-            head.header.len = len as u32;
-            (&raw mut (*scratch).head).write(head);
-            len
-        };
-        if let Some(event) = event.take() {
-            // SAFETY: a map value, and `len` is inside it.
-            unsafe { event.send_refusal(scratch.cast(), len) };
-        }
-    });
-    if let Some(event) = event {
-        event.lost();
+    let Some(scratch) = emit::claim(REFUSED_SCRATCH.get_ptr_mut(0)) else { return event.lost() };
+    // SAFETY: `scratch` is this program's alone until it is released; what is read is at most half of the room behind
+    // `path`.
+    unsafe {
+        let path = (&raw mut (*scratch.value()).path).cast::<u8>();
+        let read = if compat { 0 } else { read_subject(path, &mut head) };
+        let read = read & (2 * REFUSED_PATH_BYTES - 1);
+        head.path_len = read as u32;
+        let len = offset_of!(RefusedScratch, path) + read;
+        head.header.len = len as u32;
+        (&raw mut (*scratch.value()).head).write(head);
+        event.send_refusal(scratch.value().cast(), len);
     }
+    scratch.release();
 }
 
 /// Copies the path or address that the call was about; answers how many bytes.

@@ -4,20 +4,23 @@ use core::ffi::c_void;
 use core::mem::offset_of;
 
 use aya_ebpf::bindings::task_struct;
+use aya_ebpf::helpers::generated::bpf_send_signal;
 use aya_ebpf::macros::btf_tracepoint;
 use aya_ebpf::programs::BtfTracePointContext;
 use ringfence_common::limits::{ARGV_BYTES, EXEC_DATA_BYTES, FILENAME_BYTES};
 use ringfence_common::maps::FileKey;
-use ringfence_common::mark::{Mark, ROLE_LAUNCHED};
+use ringfence_common::mark::{FLAG_GIT, IDENTITY_GIT, Mark, ROLE_LAUNCHED};
 use ringfence_common::record::{
-    EXEC_ANONYMOUS, EXEC_ARGV_CUT, EXEC_FILENAME_CUT, ExecHead, ExecScratch, Exit, Fork, KIND_EXEC, KIND_EXIT,
-    KIND_FORK,
+    EXEC_ANONYMOUS, EXEC_ARGV_CUT, EXEC_FILENAME_CUT, ExecHead, ExecScratch, Exit, Fork, GATE_FALLBACK, GATE_KILLED,
+    GateHead, KIND_DENIED, KIND_EXEC, KIND_EXIT, KIND_FORK,
 };
 
 use crate::emit;
 use crate::fields::*;
 use crate::file;
-use crate::maps::{EXEC_SCRATCH, IDENTITIES};
+use crate::gate::{self, EACCES};
+use crate::lsm::exec;
+use crate::maps::EXEC_SCRATCH;
 use crate::marks;
 
 /// `SIGNAL_GROUP_EXIT` (include/linux/sched/signal.h).
@@ -64,6 +67,9 @@ pub fn rf_exec(ctx: BtfTracePointContext) -> i32 {
     #[cfg(feature = "log")]
     aya_log_ebpf::debug!(&ctx, "exec: session {} launch {} role {}", mark.session, mark.launch, mark.role());
 
+    if let Some((gate, label)) = exec::refusal(&mark, executable, key) {
+        kill(&mark, header.start_ns, gate, label, key, executable);
+    }
     let Some(event) = emit::begin(&mark, KIND_EXEC) else { return 0 };
     let parent = pointer(marks::leader(task).cast(), &OFF_TASK_REAL_PARENT);
     let parent = pointer(parent, &OFF_TASK_GROUP_LEADER);
@@ -78,29 +84,36 @@ pub fn rf_exec(ctx: BtfTracePointContext) -> i32 {
         argv_len: 0,
         reserved: 0,
     };
-    let mut event = Some(event);
-    emit::with_scratch(EXEC_SCRATCH.get_ptr_mut(0), |scratch| {
-        // SAFETY: `scratch` is this program's alone.
-        let len = unsafe { describe(scratch, head, task, executable, bprm) };
-        if let Some(event) = event.take() {
-            // SAFETY: a map value; `describe` stays inside.
-            unsafe { event.send_bytes(scratch.cast(), len) };
-        }
-    });
-    if let Some(event) = event {
+    let Some(scratch) = emit::claim(EXEC_SCRATCH.get_ptr_mut(0)) else {
         event.lost();
+        return 0;
+    };
+    // SAFETY: `scratch` is this program's alone until it is released; `describe` stays inside.
+    unsafe {
+        let len = describe(scratch.value(), head, task, executable, bprm);
+        event.send_bytes(scratch.value().cast(), len);
     }
+    scratch.release();
     0
+}
+
+/// No LSM program refused this exec: the process ends before its first instruction.
+#[inline(always)]
+fn kill(mark: &Mark, start_ns: u64, gate: u32, label: u32, file: FileKey, executable: *const c_void) {
+    const SIGKILL: u32 = 9;
+    // SAFETY: the helper has no preconditions.
+    unsafe { bpf_send_signal(SIGKILL) };
+    let head = GateHead { label, file, flags: GATE_FALLBACK | GATE_KILLED, ..gate::head(gate, EACCES) };
+    gate::tell::<KIND_DENIED>(mark, start_ns, head, gate::Subject::File(executable));
 }
 
 #[inline(always)]
 fn after_exec(mark: Mark, key: &FileKey) -> Mark {
-    // SAFETY: the value is copied at once, and identities are only added.
-    let identity = unsafe { IDENTITIES.get(key) }.copied().unwrap_or(0);
+    let identity = marks::identity(key);
     let role = mark.role_after_exec(identity);
     let launch = if role == ROLE_LAUNCHED && mark.launch == 0 { marks::fresh_launch() } else { mark.launch };
-    let generation = marks::state().map_or(mark.generation, |state| state.generation);
-    Mark { session: mark.session, launch, generation, role_and_flags: role }
+    let git = if identity == IDENTITY_GIT { FLAG_GIT } else { 0 };
+    gate::judged(Mark { session: mark.session, launch, generation: mark.generation, role_and_flags: role | git })
 }
 
 /// Fills in the variable part; answers the record's length.

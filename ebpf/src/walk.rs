@@ -150,7 +150,7 @@ fn max(tick_ns: u64) -> u64 {
     if tick_ns == 0 { 1 } else { tick_ns }
 }
 
-/// Answers how the kernel keys the file behind a descriptor of the wanted process, and who that process is.
+/// Answers how the kernel keys the files behind descriptors of the wanted process, and who that process is.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/task")]
 pub fn rf_identify(ctx: *mut TaskContext) -> i32 {
@@ -166,14 +166,11 @@ pub fn rf_identify(ctx: *mut TaskContext) -> i32 {
         return 0;
     }
     let table = pointer(pointer(task.cast(), &OFF_TASK_FILES), &OFF_FILES_FDT);
-    if request.fd >= read::<u32>(table, &OFF_FDTABLE_MAX_FDS) {
-        return 0;
+    let (open, most) = (pointer(table, &OFF_FDTABLE_FD), read::<u32>(table, &OFF_FDTABLE_MAX_FDS));
+    for (fd, key) in request.fds.iter().zip(request.files.iter_mut()).take(request.files_wanted as usize) {
+        // What is not open has no inode, and reads as zero.
+        *key = file::key(if *fd < most { element(open, *fd) } else { core::ptr::null() });
     }
-    let found = element(pointer(table, &OFF_FDTABLE_FD), request.fd);
-    if found.is_null() {
-        return 0;
-    }
-    request.file = file::key(found);
     request.start = marks::start_ns(marks::leader(task)) / max(request.tick_ns);
     request.parent = read(pointer(task.cast(), &OFF_TASK_REAL_PARENT), &OFF_TASK_TGID);
     request.owner = read(pointer(task.cast(), &OFF_TASK_REAL_CRED), &OFF_CRED_UID);

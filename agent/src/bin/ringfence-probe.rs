@@ -54,6 +54,12 @@ struct Arguments {
     /// An installed ringfenced: only such a program may open sessions and publish plans; without any, every unmarked one may
     #[arg(long, value_name = "PATH")]
     service: Vec<PathBuf>,
+    /// Another program of ours: no marked process outside its tree signals or traces it; may be given again
+    #[arg(long, value_name = "PATH")]
+    own: Vec<PathBuf>,
+    /// A program of the system's git, which may write what git must; may be given again [default: git and its helpers]
+    #[arg(long, value_name = "PATH")]
+    git: Vec<PathBuf>,
     /// Kernel programs to load instead of those in this program
     #[arg(long, value_name = "FILE")]
     object: Option<PathBuf>,
@@ -136,12 +142,13 @@ async fn run(arguments: Arguments) -> Result<(), ProbeError> {
         (terminate.0.map_err(ProbeError::Runtime)?, terminate.1.map_err(ProbeError::Runtime)?);
 
     let pin_dir = arguments.pin_dir.clone();
+    let services = arguments.service;
     let claim = Claim::take(Options {
         socket: arguments.socket.clone(),
         plans_dir: arguments.plans_dir,
         runtime_root: arguments.runtime_root,
         pin_dir: pin_dir.clone(),
-        services: arguments.service,
+        services: services.clone(),
         refusals_idle: Duration::from_secs(arguments.refusals_idle),
         peer_patience: Duration::from_secs(5),
         subscriber_patience: Duration::from_secs(10),
@@ -156,6 +163,8 @@ async fn run(arguments: Arguments) -> Result<(), ProbeError> {
         cgroup,
         launchers: arguments.launcher,
         hooks: arguments.hook,
+        own: own_programs(arguments.own, &services),
+        git: if arguments.git.is_empty() { system_git() } else { arguments.git },
         object: arguments.object,
     };
     let served = async {
@@ -209,6 +218,22 @@ fn raise_descriptor_limit() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
+}
+
+/// This program and the services are ours, named or not.
+fn own_programs(mut named: Vec<PathBuf>, services: &[PathBuf]) -> Vec<PathBuf> {
+    named.extend(services.iter().cloned());
+    named.extend(std::env::current_exe());
+    named
+}
+
+/// Git where distributions put it: the program, and the one that its commands are links to.
+fn system_git() -> Vec<PathBuf> {
+    ["/usr/bin/git", "/usr/lib/git-core/git", "/usr/libexec/git-core/git"]
+        .map(PathBuf::from)
+        .into_iter()
+        .filter(|path| path.exists())
+        .collect()
 }
 
 /// One line per program.

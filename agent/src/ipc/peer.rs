@@ -274,7 +274,7 @@ pub fn handed_over() -> io::Result<std::collections::HashMap<String, std::os::un
 }
 
 /// Most descriptors of one message that are kept.
-pub const DESCRIPTORS: usize = 4;
+pub const DESCRIPTORS: usize = 32;
 /// The kernel's own bound, SCM_MAX_FD (unix(7)). Room for all of them, since descriptors of a message whose control
 /// part was cut are installed but not named, and so would be open for ever.
 const DESCRIPTORS_OF_THE_KERNEL: usize = 253;

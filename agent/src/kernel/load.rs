@@ -22,6 +22,8 @@ enum Hook {
     OnDemand(&'static str),
     /// An iterator over tasks.
     Tasks,
+    /// An LSM program, by the hook's name.
+    Lsm(&'static str),
     /// A cgroup socket address program.
     Cgroup(bpf_attach_type),
     /// The same, of a type that the library cannot load.
@@ -42,9 +44,15 @@ pub const ENROL: &str = "rf_enrol";
 /// Name of the iterator that tells how the kernel keys a file.
 pub const IDENTIFY: &str = "rf_identify";
 
+/// An LSM program: where these do not load, the cgroup programs and tracepoints refuse what they can.
+const fn lsm(name: &'static str, hook: &'static str) -> Spec {
+    Spec { name, hook: Hook::Lsm(hook), required: false }
+}
+
 /// All programs, in the order of attaching: marks are handed down before anything reports them. The kernel keeps fifteen
 /// characters of a name: these are whole in its statistics (`kernel.bpf_stats_enabled`).
-const PROGRAMS: [Spec; 12] = [
+const PROGRAMS: &[Spec] = &[
+    lsm("rf_task_alloc", "task_alloc"),
     Spec { name: "rf_fork", hook: Hook::Tracepoint("sched_process_fork"), required: true },
     Spec { name: "rf_exit", hook: Hook::Tracepoint("sched_process_exit"), required: true },
     Spec { name: "rf_exec", hook: Hook::Tracepoint("sched_process_exec"), required: true },
@@ -57,7 +65,19 @@ const PROGRAMS: [Spec; 12] = [
     Spec { name: "rf_sendmsg6", hook: Hook::Cgroup(bpf_attach_type::BPF_CGROUP_UDP6_SENDMSG), required: false },
     Spec { name: "rf_connect_unix", hook: Hook::CgroupUnix(call::CGROUP_UNIX_CONNECT), required: false },
     Spec { name: "rf_sendmsg_unix", hook: Hook::CgroupUnix(call::CGROUP_UNIX_SENDMSG), required: false },
+    lsm("rf_bprm", "bprm_check_security"),
+    lsm("rf_mmap", "mmap_file"),
+    lsm("rf_ptrace", "ptrace_access_check"),
+    lsm("rf_kill", "task_kill"),
+    lsm("rf_userns", "userns_create"),
+    lsm("rf_bpf", "bpf"),
 ];
+
+/// Names of the LSM programs.
+#[cfg(test)]
+pub fn lsm_programs() -> impl Iterator<Item = &'static str> {
+    PROGRAMS.iter().filter(|spec| matches!(spec.hook, Hook::Lsm(_))).map(|spec| spec.name)
+}
 
 /// Maps that are only used with the mirror.
 const MIRROR_MAPS: [&str; 2] = ["MIRROR", "ATTEMPTS"];
@@ -124,15 +144,20 @@ impl Pins {
         Ok(())
     }
 
-    /// The state of all programs when every one of them is pinned; `None` when one is missing.
-    pub fn complete(&self) -> Option<Vec<ProgramState>> {
-        PROGRAMS
-            .iter()
-            .map(|spec| match spec.hook {
-                Hook::OnDemand(_) => self.program(spec.name).exists().then(|| self.on_demand(spec.name)),
-                _ => self.link(spec.name).exists().then(|| attached(spec.name)),
-            })
-            .collect()
+    /// The programs that are pinned; `None` when one is missing without which nothing works.
+    pub fn usable(&self) -> Option<HashSet<&'static str>> {
+        let pinned = |spec: &&Spec| match spec.hook {
+            Hook::OnDemand(_) => self.program(spec.name).exists(),
+            _ => self.link(spec.name).exists(),
+        };
+        let pinned: HashSet<_> = PROGRAMS.iter().filter(pinned).map(|spec| spec.name).collect();
+        PROGRAMS.iter().all(|spec| !spec.required || pinned.contains(spec.name)).then_some(pinned)
+    }
+
+    /// Whether the programs use the mirror: without it that map has room for one.
+    fn has_mirror(&self) -> bool {
+        let capacity = call::open_pin(&self.maps().join(MIRROR_MAPS[0])).and_then(|map| call::map_sizes(map.as_fd()));
+        capacity.is_ok_and(|(_, _, capacity)| capacity > 1)
     }
 
     fn on_demand(&self, name: &str) -> ProgramState {
@@ -171,12 +196,23 @@ fn globals(mirror: bool) -> Result<Vec<(&'static str, u64)>, KernelError> {
 /// Loads, attaches and pins everything; maps that are pinned already are used. Programs that are attached already are
 /// replaced only once their successors run, so no fork goes unmarked.
 ///
-/// `mirror` is only for tests: it forces what kernels without task storage in cgroup programs need.
-pub fn load(object: &[u8], pins: &Pins, cgroup: &Path, mirror: bool) -> Result<Vec<ProgramState>, KernelError> {
+/// The pinned programs in `kept` are of this object and stay as they are: only what this kernel refused then is tried
+/// again. `mirror` is only for tests: it forces what kernels without task storage in cgroup programs need.
+pub fn load(
+    object: &[u8],
+    pins: &Pins,
+    cgroup: &Path,
+    mirror: bool,
+    kept: &HashSet<&str>,
+) -> Result<Vec<ProgramState>, KernelError> {
     let types = Btf::from_sys_fs().map_err(|e| KernelError::Btf(e.to_string()))?;
+    let mirror = mirror || (!kept.is_empty() && pins.has_mirror());
     let mut loading = Loading::new(object, pins, mirror)?;
-    let mut probe = loading.load(STORAGE_PROBE, &types);
-    if probe.is_err() && !mirror {
+    let mut probe = Err("it is attached already".into());
+    if !kept.contains(STORAGE_PROBE) {
+        probe = loading.load(STORAGE_PROBE, &types);
+    }
+    if probe.is_err() && kept.is_empty() && !mirror {
         let mut second = Loading::new(object, pins, true)?;
         let again = second.load(STORAGE_PROBE, &types);
         if again.is_ok() {
@@ -184,7 +220,7 @@ pub fn load(object: &[u8], pins: &Pins, cgroup: &Path, mirror: bool) -> Result<V
         }
     }
     let mut programs: HashMap<&str, Result<OwnedFd, String>> = HashMap::from([(STORAGE_PROBE, probe)]);
-    for spec in PROGRAMS.iter().filter(|spec| spec.name != STORAGE_PROBE) {
+    for spec in PROGRAMS.iter().filter(|spec| spec.name != STORAGE_PROBE && !kept.contains(spec.name)) {
         let loaded = match spec.hook {
             Hook::CgroupUnix(kind) => loading.load_unix(spec.name, kind),
             _ => loading.load(spec.name, &types),
@@ -196,7 +232,14 @@ pub fn load(object: &[u8], pins: &Pins, cgroup: &Path, mirror: bool) -> Result<V
     }
     let cgroup = File::open(cgroup).map_err(|e| format!("{}: {e}", cgroup.display()));
     let mut states = Vec::with_capacity(PROGRAMS.len());
-    for spec in &PROGRAMS {
+    for spec in PROGRAMS {
+        if kept.contains(spec.name) {
+            states.push(match spec.hook {
+                Hook::OnDemand(_) => pins.on_demand(spec.name),
+                _ => attached(spec.name),
+            });
+            continue;
+        }
         let program = programs.remove(spec.name).unwrap_or_else(|| Err("it was not loaded".into()));
         let done =
             program.and_then(|program| place(spec, program.as_fd(), pins, cgroup.as_ref().map_err(String::as_str)));
@@ -217,7 +260,7 @@ pub fn load(object: &[u8], pins: &Pins, cgroup: &Path, mirror: bool) -> Result<V
 /// Attaches a program and pins it in the place of its predecessor.
 fn place(spec: &Spec, program: BorrowedFd<'_>, pins: &Pins, cgroup: Result<&File, &str>) -> Result<(), String> {
     match spec.hook {
-        Hook::Tracepoint(_) => attach_pinned(program, &pins.link(spec.name)),
+        Hook::Tracepoint(_) | Hook::Lsm(_) => attach_pinned(program, &pins.link(spec.name)),
         Hook::OnDemand(_) => {
             replace(program, &pins.program(spec.name))?;
             let link = pins.link(spec.name);
@@ -297,6 +340,7 @@ impl<'a> Loading<'a> {
             (Program::BtfTracePoint(program), Some(Hook::Tracepoint(point) | Hook::OnDemand(point))) => {
                 program.load(point, types)
             }
+            (Program::Lsm(program), Some(Hook::Lsm(hook))) => program.load(hook, types),
             (Program::Iter(program), Some(Hook::Tasks)) => program.load("task", types),
             (Program::CgroupSockAddr(program), Some(Hook::Cgroup(_))) => program.load(),
             _ => return Err("the object has another kind of program by this name".into()),

@@ -13,7 +13,7 @@ use ringfence_common::maps::{FileKey, Request, Session, State, TaskState};
 use super::{KernelError, call};
 
 /// Names of the maps in the object, which are their pins too.
-pub const NAMES: [&str; 12] = [
+pub const NAMES: [&str; 21] = [
     "STATE",
     "LAUNCHES",
     "MARKS",
@@ -26,6 +26,15 @@ pub const NAMES: [&str; 12] = [
     "ATTEMPTS",
     "EXEC_SCRATCH",
     "REFUSED_SCRATCH",
+    "GATE_SCRATCH",
+    "POLICIES",
+    "RULES",
+    "ADDRESSES4",
+    "ADDRESSES6",
+    "OBJECTS",
+    "NAMES",
+    "ABSTRACT_NAMES",
+    "SOCKETS",
 ];
 
 /// A map with keys `K` and values `V`.

@@ -35,7 +35,7 @@ impl Kernel {
                 Role::Internal => kernel::ROLE_INTERNAL,
                 Role::Launched => kernel::ROLE_LAUNCHED,
             },
-            generation: self.maps.state()?.generation,
+            generation: 0,
             ..Request::zeroed()
         };
         let mut total = 0;
@@ -94,13 +94,16 @@ impl Kernel {
         Ok(key)
     }
 
-    fn key_of(&self, file: &File) -> Result<FileKey, KernelError> {
-        let answer = self.identify_fd(file.as_raw_fd() as u32)?;
-        Ok(answer.file)
+    /// How the kernel keys files that this process has open; zero for what it has not.
+    pub(super) fn identify_all(&self, files: &[u32]) -> Result<Vec<FileKey>, KernelError> {
+        Ok(self.ask_identity(files)?.files[..files.len()].to_vec())
     }
 
-    pub(super) fn identify_fd(&self, fd: u32) -> Result<Request, KernelError> {
-        let request = Request { pid: std::process::id(), fd, tick_ns: self.tick_ns, ..Request::zeroed() };
+    /// The same, and what the kernel says of this process.
+    pub(super) fn ask_identity(&self, files: &[u32]) -> Result<Request, KernelError> {
+        let mut request = Request { pid: std::process::id(), tick_ns: self.tick_ns, ..Request::zeroed() };
+        request.fds[..files.len()].copy_from_slice(files);
+        request.files_wanted = files.len() as u32;
         let answer = self.walk(IDENTIFY, &request)?;
         if answer.seen == 0 {
             return Err(KernelError::Refused(

@@ -8,6 +8,7 @@ mod maps;
 mod mark;
 mod mount;
 mod ring;
+mod rules;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use bytemuck::Zeroable;
 use ringfence_common::limits::{MAP_ABI, SESSIONS};
 use ringfence_common::maps::{KindCounters, Session, State};
-use ringfence_common::mark::{IDENTITY_HOOK, IDENTITY_LAUNCHER};
+use ringfence_common::mark::{IDENTITY_GIT, IDENTITY_HOOK, IDENTITY_LAUNCHER, IDENTITY_OWN};
 use sha2::{Digest, Sha256};
 
 use crate::probe::protocol::{Counters, ProgramState};
@@ -26,6 +27,7 @@ use load::{Pins, SYS_EXIT};
 use maps::Maps;
 pub use mount::{Bpffs, ensure_bpffs, find_cgroup2};
 pub use ring::Rings;
+use rules::{RuleMaps, RuleSets};
 
 include!(concat!(env!("OUT_DIR"), "/object.rs"));
 
@@ -40,6 +42,10 @@ pub struct Options {
     pub launchers: Vec<PathBuf>,
     /// Executables that become `hook` when a host starts them.
     pub hooks: Vec<PathBuf>,
+    /// Our other programs: outside every tree they are not signalled or traced.
+    pub own: Vec<PathBuf>,
+    /// The system's git and what it is made of: may write what git must.
+    pub git: Vec<PathBuf>,
     /// An object to load instead of the embedded one.
     pub object: Option<PathBuf>,
 }
@@ -79,6 +85,9 @@ pub enum KernelError {
     /// The process is in another open session already; its number.
     #[error("process {} is in session {} already", .0.pid, .1)]
     OtherSession(ProcessId, u64),
+    /// Rules that the maps cannot hold as they are meant.
+    #[error("the rules are malformed: {0}")]
+    Rules(String),
     /// A bound was reached; its name.
     #[error("too many {0}")]
     Limit(&'static str),
@@ -92,6 +101,8 @@ pub struct Kernel {
     programs: Vec<ProgramState>,
     taken_over: bool,
     tick_ns: u64,
+    rules: RuleMaps,
+    rule_sets: RuleSets,
 }
 
 impl Kernel {
@@ -102,7 +113,7 @@ impl Kernel {
     }
 
     fn start_with(options: &Options, mirror: bool) -> Result<Kernel, KernelError> {
-        let Options { pin_dir, cgroup, launchers, hooks, object } = options;
+        let Options { pin_dir, cgroup, launchers, hooks, own, git, object } = options;
         let object = match object {
             Some(path) => {
                 std::fs::read(path).map_err(|e| KernelError::Object(path.display().to_string(), e.to_string()))?
@@ -123,19 +134,27 @@ impl Kernel {
             }
         };
         pins.make()?;
-        let complete =
-            pins.complete().filter(|_| state.is_some_and(|state| state.object == digest) && !log::is_in(&object));
-        let taken_over = complete.is_some();
-        let programs = match complete {
-            Some(programs) => programs,
-            None => load::load(&object, &pins, cgroup, mirror)?,
-        };
+        let usable =
+            pins.usable().filter(|_| state.is_some_and(|state| state.object == digest) && !log::is_in(&object));
+        let taken_over = usable.is_some();
+        let programs = load::load(&object, &pins, cgroup, mirror, &usable.unwrap_or_default())?;
         let maps = Maps::open(&pins.maps(), &pins.rings())?;
-        let state =
-            State { abi: MAP_ABI, object: digest, ..state.unwrap_or(State { next_session: 1, ..State::zeroed() }) };
+        let state = State {
+            abi: MAP_ABI,
+            object: digest,
+            ..state.unwrap_or(State { next_session: 1, next_generation: 1, ..State::zeroed() })
+        };
         maps.state.set(&0, &state)?;
-        let mut kernel = Kernel { pins, maps, programs, taken_over, tick_ns: tick_ns() };
-        kernel.set_identities(launchers, hooks)?;
+        let rules = RuleMaps::open(&pins.maps())?;
+        let rule_sets = RuleSets::default();
+        let mut kernel = Kernel { pins, maps, programs, taken_over, tick_ns: tick_ns(), rules, rule_sets };
+        kernel.find_rules()?;
+        kernel.set_identities(&[
+            (launchers, IDENTITY_LAUNCHER, "launched"),
+            (hooks, IDENTITY_HOOK, "hook"),
+            (own, IDENTITY_OWN, "own"),
+            (git, IDENTITY_GIT, "git"),
+        ])?;
         Ok(kernel)
     }
 
@@ -233,11 +252,11 @@ impl Kernel {
     }
 
     /// Adds the files that give a role. Those of an earlier version stay valid while a session is open.
-    fn set_identities(&mut self, launchers: &[PathBuf], hooks: &[PathBuf]) -> Result<(), KernelError> {
+    fn set_identities(&mut self, identities: &[(&Vec<PathBuf>, u32, &str)]) -> Result<(), KernelError> {
         let mut current = Vec::new();
-        for (paths, identity, role) in [(launchers, IDENTITY_LAUNCHER, "launched"), (hooks, IDENTITY_HOOK, "hook")] {
-            for path in paths {
-                let added = self.add_identity(path, identity);
+        for (paths, identity, role) in identities {
+            for path in *paths {
+                let added = self.add_identity(path, *identity);
                 let reason = added.as_ref().err().map(ToString::to_string);
                 let program = format!("role {role} by {}", path.display());
                 self.programs.push(ProgramState { program, attached: added.is_ok(), reason });

@@ -8,12 +8,15 @@ use bytemuck::Pod;
 use ringfence_common::limits::UNIX_NAME_BYTES;
 use ringfence_common::mark as kernel;
 use ringfence_common::record::{
-    CONNECT_NAME_CUT, CONNECT_REFUSED, Connect, ConnectResult, EXEC_ANONYMOUS, EXEC_ARGV_CUT, EXEC_FILENAME_CUT,
-    EXEC_PATH_CUT, EXEC_PATH_DETACHED, ExecHead, Exit, Fork, Header, KIND_CONNECT, KIND_CONNECT_RESULT, KIND_EXEC,
-    KIND_EXIT, KIND_FORK, KIND_REFUSED, REFUSED_COMPAT, REFUSED_PATH_CUT, RefusedHead,
+    CONNECT_INSIDE, CONNECT_NAME_CUT, CONNECT_REFUSED, CONNECT_RESOLVED, Connect, ConnectResult, EXEC_ANONYMOUS,
+    EXEC_ARGV_CUT, EXEC_FILENAME_CUT, EXEC_PATH_CUT, EXEC_PATH_DETACHED, ExecHead, Exit, Fork, GATE_BY_GIT,
+    GATE_FALLBACK, GATE_KILLED, GATE_PATH_CUT, GATE_PATH_PART, GATE_PATH_WHOLE, GATE_TOO_DEEP, GateHead, Header,
+    KIND_CONNECT, KIND_CONNECT_RESULT, KIND_DENIED, KIND_EXEC, KIND_EXIT, KIND_FORK, KIND_NOTED, KIND_REFUSED,
+    REFUSED_COMPAT, REFUSED_PATH_CUT, RefusedHead,
 };
+use ringfence_common::rules::gate as rules;
 
-use crate::probe::protocol::{Bytes, FileId, Mark, Observation, ObservationKind, Peer, Role};
+use crate::probe::protocol::{Bytes, FileId, GateEvent, Mark, Observation, ObservationKind, Peer, ResolvedPeer, Role};
 use crate::process::ProcessId;
 
 /// One user's two ring buffers: refusals, and everything else.
@@ -129,6 +132,7 @@ fn decode(record: &[u8], tick_ns: u64) -> Option<Observation> {
                 path: bytes(if is_path { without_nul(path) } else { path }, flags & REFUSED_PATH_CUT != 0),
             }
         }
+        KIND_DENIED | KIND_NOTED => ObservationKind::Gate(gate_event(record)?),
         _ => return None,
     };
     Some(Observation {
@@ -141,26 +145,84 @@ fn decode(record: &[u8], tick_ns: u64) -> Option<Observation> {
 }
 
 fn connect(record: Connect) -> Option<ObservationKind> {
-    let Connect { header: _, attempt, family, port, socket_type, flags, name_len, reserved: _, address, name } = record;
+    let Connect { header: _, attempt, family, port, socket_type, flags, name_len, peer_pid, address, name } = record;
     let peer = match i32::try_from(family).ok()? {
         libc::AF_INET => Peer::V4([address[0], address[1], address[2], address[3]], port.try_into().ok()?),
         libc::AF_INET6 => Peer::V6(address, port.try_into().ok()?),
         libc::AF_UNIX => unix(&name, name_len, flags & CONNECT_NAME_CUT != 0)?,
         _ => return None,
     };
+    let resolved =
+        (flags & CONNECT_RESOLVED != 0).then_some(ResolvedPeer { inside: flags & CONNECT_INSIDE != 0, pid: peer_pid });
     let refused = flags & CONNECT_REFUSED != 0;
-    Some(ObservationKind::Connect { attempt, peer, socket_type: socket_type.try_into().ok()?, refused })
+    Some(ObservationKind::Connect { attempt, peer, socket_type: socket_type.try_into().ok()?, refused, resolved })
+}
+
+fn gate_event(record: &[u8]) -> Option<GateEvent> {
+    let GateHead {
+        header: _,
+        gate,
+        errno,
+        flags,
+        label,
+        file,
+        family,
+        port,
+        address,
+        other_pid,
+        detail,
+        path_len,
+        reserved: _,
+    } = head(record)?;
+    let path = record[size_of::<GateHead>()..].get(..path_len as usize)?;
+    let cut = flags & GATE_PATH_CUT != 0;
+    let peer = match gate {
+        rules::CONNECT | rules::DATAGRAM | rules::BIND => match i32::try_from(family).ok()? {
+            libc::AF_INET => Some(Peer::V4([address[0], address[1], address[2], address[3]], port.try_into().ok()?)),
+            libc::AF_INET6 => Some(Peer::V6(address, port.try_into().ok()?)),
+            _ => None,
+        },
+        rules::UNIX | rules::ABSTRACT => Some(unix_name(path, cut)),
+        _ => None,
+    };
+    let path = match flags & GATE_PATH_WHOLE {
+        0 => joined(path, if cut { EXEC_PATH_CUT } else { 0 }),
+        _ => without_nul(path).to_owned(),
+    };
+    Some(GateEvent {
+        gate,
+        errno: errno.try_into().ok()?,
+        label,
+        file: (file.inode != 0).then_some(FileId {
+            device: file.device,
+            inode: file.inode,
+            generation: file.generation,
+        }),
+        peer,
+        path: bytes(&path, cut),
+        path_in_file_system: flags & GATE_PATH_PART != 0,
+        too_deep: flags & GATE_TOO_DEEP != 0,
+        killed: flags & GATE_KILLED != 0,
+        fallback: flags & GATE_FALLBACK != 0,
+        by_git: flags & GATE_BY_GIT != 0,
+        other_pid,
+        family,
+        detail,
+    })
 }
 
 /// unix(7): a path ends at its NUL or at the address's length; an abstract name begins with one and is counted.
 fn unix(name: &[u8; UNIX_NAME_BYTES], len: u32, cut: bool) -> Option<Peer> {
-    let name = name.get(..len as usize)?;
-    Some(match name {
+    name.get(..len as usize).map(|name| unix_name(name, cut))
+}
+
+fn unix_name(name: &[u8], cut: bool) -> Peer {
+    match name {
         [] if cut => Peer::UnixPath(bytes(&[], true)),
         [] => Peer::UnixUnnamed,
         [0, rest @ ..] => Peer::UnixAbstract(bytes(rest, cut)),
         _ => Peer::UnixPath(bytes(name.split(|b| *b == 0).next().unwrap_or_default(), cut)),
-    })
+    }
 }
 
 fn head<T: Pod>(record: &[u8]) -> Option<T> {

@@ -44,7 +44,7 @@ impl Tree {
                 self.executed(*process, mark, *time_ns, &exec, around);
             }
             ObservationKind::Exit { code, signal } => self.exited(*process, mark, *time_ns, *code, *signal),
-            ObservationKind::Connect { attempt, peer, socket_type, refused } => {
+            ObservationKind::Connect { attempt, peer, socket_type, refused, resolved: _ } => {
                 self.connecting(observation, *attempt, (peer, *socket_type), *refused);
             }
             ObservationKind::ConnectResult { attempt, errno } => {
@@ -54,6 +54,7 @@ impl Tree {
                     launch.fold.connect_result(*thread, *attempt, *errno);
                 }
             }
+            ObservationKind::Gate(_) => {}
             ObservationKind::SyscallRefused { syscall, compat, arguments, errno, path } => {
                 let call = RefusedCall { syscall: *syscall, compat: *compat, arguments, errno: *errno, path };
                 self.refused(*process, mark, *time_ns, &call, around);

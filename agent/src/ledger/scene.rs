@@ -250,7 +250,7 @@ impl Scene {
             process,
             launch,
             Role::Launched,
-            ObservationKind::Connect { attempt, peer, socket_type: 1, refused: false },
+            ObservationKind::Connect { attempt, peer, socket_type: 1, refused: false, resolved: None },
         );
         self.observe(process, launch, Role::Launched, ObservationKind::ConnectResult { attempt, errno });
     }

@@ -200,7 +200,7 @@ impl World {
             connects,
             child,
             launch,
-            ObservationKind::Connect { attempt, peer, socket_type: 1, refused: false },
+            ObservationKind::Connect { attempt, peer, socket_type: 1, refused: false, resolved: None },
         );
         lost |= self.observe(host, connects + 1, child, launch, ObservationKind::ConnectResult { attempt, errno: 0 });
         lost |= self.observe(host, connects + 10 * MS, child, launch, ObservationKind::Exit { code: 0, signal: 0 });

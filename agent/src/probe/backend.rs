@@ -1,9 +1,10 @@
 //! What the server needs of the kernel side: the real one here, one in memory in its tests.
 #![forbid(unsafe_code)]
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::protocol::{Counters, Mark, Observation, ProgramState, Refusal, Role};
+use super::protocol::{Counters, FileId, Mark, Observation, ProgramState, Refusal, Role};
+use super::rules::RuleSet;
 use crate::kernel::{Kernel, KernelError, Rings};
 use crate::process::{self, ProcessId};
 
@@ -23,6 +24,7 @@ impl From<KernelError> for BackendError {
             KernelError::UnknownSession(_) | KernelError::NotOwner(_) => Refusal::NotYours,
             KernelError::Gone(_) => Refusal::Gone,
             KernelError::Limit(_) => Refusal::Limit,
+            KernelError::Rules(_) => Refusal::Protocol,
             _ => Refusal::Kernel,
         };
         BackendError { kind, reason: error.to_string() }
@@ -55,17 +57,37 @@ pub trait Backend: 'static {
     #[expect(missing_docs, reason = "as above")]
     fn watching_refusals(&self) -> bool;
     #[expect(missing_docs, reason = "as above")]
+    fn identify_held(&mut self, session: u64, files: Vec<OwnedFd>) -> Result<Vec<FileId>, BackendError>;
+    #[expect(missing_docs, reason = "as above")]
+    fn set_rules(&mut self, session: u64, launched: &RuleSet, host: &RuleSet) -> Result<(u32, u32), BackendError>;
+    #[expect(missing_docs, reason = "as above")]
+    fn closed_with_rules(&self) -> Result<Vec<u64>, BackendError>;
+    #[expect(missing_docs, reason = "as above")]
+    fn sweep_rules(&mut self, lives: &dyn Fn(u64) -> bool) -> Result<(), BackendError>;
+    #[expect(missing_docs, reason = "as above")]
     fn rings(&mut self, uid: u32) -> Result<Self::Source, BackendError>;
 
     /// Whether some process of an open session runs behind a launch. Looks at every process of the machine, which is
     /// milliseconds: asked seldom, and only while refusals are watched.
     fn a_launch_lives(&self) -> bool {
-        let Ok(entries) = std::fs::read_dir("/proc") else { return true };
+        let launched = |mark: &Mark| mark.role == Role::Launched && self.owner(mark.session).is_some();
+        self.marks().is_none_or(|marks| marks.iter().any(launched))
+    }
+
+    /// The marks of all processes of the machine; `None` when they cannot be listed.
+    fn marks(&self) -> Option<Vec<Mark>> {
+        let entries = std::fs::read_dir("/proc").ok()?;
         let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        pids.filter_map(|pid| process::stat(pid).ok()).any(|stat| {
-            let mark = self.mark_of(stat.id).ok().flatten();
-            mark.is_some_and(|mark| mark.role == Role::Launched && self.owner(mark.session).is_some())
-        })
+        let marks = pids.filter_map(|pid| self.mark_of(process::stat(pid).ok()?.id).ok().flatten());
+        Some(marks.collect())
+    }
+
+    /// Removes rules by which nothing is judged any more. Looks at every process only when a closed session has some.
+    fn tidy_rules(&mut self) -> Result<(), BackendError> {
+        let closed = self.closed_with_rules()?;
+        let marks = if closed.is_empty() { Some(Vec::new()) } else { self.marks() };
+        let lives = |session: u64| marks.as_ref().is_none_or(|marks| marks.iter().any(|mark| mark.session == session));
+        self.sweep_rules(&lives)
     }
 }
 
@@ -128,6 +150,22 @@ impl Backend for Kernel {
 
     fn watching_refusals(&self) -> bool {
         Kernel::watching_refusals(self)
+    }
+
+    fn identify_held(&mut self, session: u64, files: Vec<OwnedFd>) -> Result<Vec<FileId>, BackendError> {
+        Ok(Kernel::identify_held(self, session, files)?)
+    }
+
+    fn set_rules(&mut self, session: u64, launched: &RuleSet, host: &RuleSet) -> Result<(u32, u32), BackendError> {
+        Ok(Kernel::set_rules(self, session, launched, host)?)
+    }
+
+    fn closed_with_rules(&self) -> Result<Vec<u64>, BackendError> {
+        Ok(Kernel::closed_with_rules(self)?)
+    }
+
+    fn sweep_rules(&mut self, lives: &dyn Fn(u64) -> bool) -> Result<(), BackendError> {
+        Ok(Kernel::sweep_rules(self, lives)?)
     }
 
     fn rings(&mut self, uid: u32) -> Result<Rings, BackendError> {

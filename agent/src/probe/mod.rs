@@ -6,5 +6,6 @@ pub mod frames;
 pub mod plans;
 pub mod privileges;
 pub mod protocol;
+pub mod rules;
 pub mod server;
 mod stream;

@@ -3,10 +3,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::rules::RuleSet;
 use crate::process::ProcessId;
 
 /// Version of this protocol.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
+
+/// Most descriptors with one [`Request::Identify`].
+pub const IDENTIFIED: usize = ringfence_common::limits::IDENTIFIED;
 
 /// What a mark says a process is. Order is not meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -109,6 +113,8 @@ pub enum ObservationKind {
         socket_type: u8,
         /// Whether a cgroup or LSM program of ours refused it.
         refused: bool,
+        /// For a unix peer that an LSM program saw: whose socket it is.
+        resolved: Option<ResolvedPeer>,
     },
     /// How it ended: 0, or an errno (EINPROGRESS is neither success nor failure).
     ConnectResult {
@@ -131,6 +137,41 @@ pub enum ObservationKind {
         /// as the caller's memory had it at return: for display, never for a decision.
         path: Bytes,
     },
+    /// A gate of the kernel programs refused something, or let it pass and noted it (errno 0).
+    Gate(GateEvent),
+}
+
+/// What a gate decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GateEvent {
+    /// A constant of [`ringfence_common::rules::gate`].
+    pub gate: u32,
+    /// Positive errno that the caller got; 0: it was let pass, and is to be known.
+    pub errno: u16,
+    /// The label of the rule in its rule set, 0 for the gate's default.
+    pub label: u32,
+    /// The file, directory or peer socket.
+    pub file: Option<FileId>,
+    /// Where to, for what goes to an address.
+    pub peer: Option<Peer>,
+    /// The path of the file or dentry, as far as it was walked; an exec's or peer's own name.
+    pub path: Bytes,
+    /// The path begins at the root of its own file system.
+    pub path_in_file_system: bool,
+    /// The path was too deep to be judged, and so refused.
+    pub too_deep: bool,
+    /// The process was killed before its first instruction.
+    pub killed: bool,
+    /// A cgroup program or a tracepoint decided, not an LSM program.
+    pub fallback: bool,
+    /// The system's git did it.
+    pub by_git: bool,
+    /// The process that was to be signalled or traced, or that listens at the peer; 0 for none.
+    pub other_pid: u32,
+    /// The family of a socket that was to be made (`AF_*`), 0 for none.
+    pub family: u32,
+    /// Signal, `PTRACE_MODE_*`, `bpf` command, or type of the socket that was to be made.
+    pub detail: u32,
 }
 
 impl ObservationKind {
@@ -143,8 +184,19 @@ impl ObservationKind {
             ObservationKind::Connect { .. } => "connect",
             ObservationKind::ConnectResult { .. } => "connect_result",
             ObservationKind::SyscallRefused { .. } => "syscall_refused",
+            ObservationKind::Gate(event) if event.errno == 0 => "noted",
+            ObservationKind::Gate(_) => "denied",
         }
     }
+}
+
+/// What an LSM program knows of a unix peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResolvedPeer {
+    /// It was made in the same tree.
+    pub inside: bool,
+    /// The process that listens there, 0 when not known.
+    pub pid: u32,
 }
 
 /// Where a connection goes.
@@ -219,6 +271,23 @@ pub enum Request {
     },
     /// The same for the process whose pidfd came with this frame (SCM_RIGHTS): it cannot be another one by then.
     MarkOfPassed,
+    /// How the kernel keys the files whose descriptors (O_PATH is enough) came with this frame, at most
+    /// [`IDENTIFIED`] of them. The probe holds them for the session until [`Request::SetRules`] has come twice, so that
+    /// no other inode can get the number of one that rules speak of.
+    Identify {
+        /// The session.
+        session: u64,
+    },
+    /// From now on this session's processes are judged by these. They are written beside the old ones and made current
+    /// in one step; rules that do not fit the kernel's maps change nothing.
+    SetRules {
+        /// The session.
+        session: u64,
+        /// For what came of a launch.
+        launched: RuleSet,
+        /// For the host, its hooks, and what it starts for itself.
+        host: RuleSet,
+    },
     /// Makes sure that refusals of system calls are observed from now on, until no launch has lived for a while
     /// (60 s unless the probe was told otherwise).
     ExpectLaunch {
@@ -298,6 +367,18 @@ pub enum Response {
     RuntimeDirectory {
         /// The directory, 0700 and this uid's own.
         path: String,
+    },
+    /// To [`Request::Identify`], in the order of the descriptors.
+    Identified {
+        /// How the kernel keys each.
+        files: Vec<FileId>,
+    },
+    /// To [`Request::SetRules`].
+    RulesSet {
+        /// Generation of the rule set for what came of a launch: observations name it.
+        launched: u32,
+        /// Generation of the other one.
+        host: u32,
     },
     /// To requests that have nothing else to say.
     Done,

@@ -37,6 +37,8 @@ pub const CONNECTIONS_PER_UID: usize = 32;
 pub const CONNECTIONS: usize = 512;
 /// Most open sessions of one uid.
 pub const SESSIONS_PER_UID: usize = 256;
+/// How often rules of ended sessions are looked for.
+const TIDYING: Duration = Duration::from_secs(10);
 
 /// Where and how the server works.
 #[derive(Clone, Debug)]
@@ -154,6 +156,7 @@ impl<B: Backend> Server<B> {
         resume_watching(&shared);
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn_local(stop_watching_when_idle(shared.clone()));
+        tasks.spawn_local(tidy_rules(shared.clone()));
         tokio::pin!(stop);
         loop {
             tokio::select! {
@@ -383,6 +386,8 @@ fn may_ask<B: Backend>(shared: &Shared<B>, peer: &Peer, request: &Request) -> Re
         Request::OpenSession
         | Request::CloseSession { .. }
         | Request::Enrol { .. }
+        | Request::Identify { .. }
+        | Request::SetRules { .. }
         | Request::ExpectLaunch { .. }
         | Request::PublishPlan { .. }
         | Request::RemovePlan { .. }
@@ -458,6 +463,15 @@ fn handle<B: Backend>(
                 return Err(refused(Refusal::Gone, "the process has ended"));
             }
             Response::Mark { mark }
+        }
+        Request::Identify { session } => {
+            own_session(&backend, session)?;
+            Response::Identified { files: backend.identify_held(session, passed)? }
+        }
+        Request::SetRules { session, launched, host } => {
+            own_session(&backend, session)?;
+            let (launched, host) = backend.set_rules(session, &launched, &host)?;
+            Response::RulesSet { launched, host }
         }
         Request::ExpectLaunch { session } => {
             own_session(&backend, session)?;
@@ -563,6 +577,14 @@ async fn stop_watching_when_idle<B: Backend>(shared: Rc<Shared<B>>) {
         } else if shared.launch_seen.get().elapsed() >= idle {
             let _ = backend.watch_refusals(false);
         }
+    }
+}
+
+/// Rules of sessions that are closed go when nothing of the session lives any more.
+async fn tidy_rules<B: Backend>(shared: Rc<Shared<B>>) {
+    loop {
+        tokio::time::sleep(TIDYING).await;
+        let _ = shared.backend.borrow_mut().tidy_rules();
     }
 }
 

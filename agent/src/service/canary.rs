@@ -62,7 +62,10 @@ impl Seen {
             ObservationKind::Exec { .. } => self.exec = true,
             ObservationKind::Connect { .. } => self.connect = true,
             ObservationKind::SyscallRefused { .. } => self.refusal = true,
-            ObservationKind::Fork { .. } | ObservationKind::Exit { .. } | ObservationKind::ConnectResult { .. } => {}
+            ObservationKind::Gate(_)
+            | ObservationKind::Fork { .. }
+            | ObservationKind::Exit { .. }
+            | ObservationKind::ConnectResult { .. } => {}
         }
     }
 }

@@ -144,7 +144,7 @@ fn connects_are_told(mut bench: Bench) {
     let told: Vec<(Peer, u8, Option<u16>)> = seen
         .iter()
         .filter_map(|one| match &one.kind {
-            ObservationKind::Connect { attempt, peer, socket_type, refused } => {
+            ObservationKind::Connect { attempt, peer, socket_type, refused, .. } => {
                 assert!(!refused);
                 Some((peer.clone(), *socket_type, result(*attempt)))
             }

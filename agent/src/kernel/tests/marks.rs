@@ -11,15 +11,14 @@ fn connects(seen: &[Observation]) -> Vec<&Observation> {
 #[test]
 fn offsets_agree_with_proc() {
     let Some(bench) = Bench::new("offsets_agree_with_proc") else { return };
-    use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
     let file = File::open("/proc/self/stat").unwrap();
-    let answer = bench.kernel.identify_fd(file.as_raw_fd() as u32).unwrap();
+    let answer = bench.kernel.ask_identity(&[std::os::fd::AsRawFd::as_raw_fd(&file) as u32]).unwrap();
     let own = crate::process::stat(std::process::id()).unwrap();
     assert_eq!(answer.start, own.id.start);
     assert_eq!(answer.parent, own.parent);
     assert_eq!(answer.owner, nix::unistd::getuid().as_raw());
-    assert_eq!(answer.file.inode, file.metadata().unwrap().ino());
+    assert_eq!(answer.files[0].inode, file.metadata().unwrap().ino());
 }
 
 #[test]

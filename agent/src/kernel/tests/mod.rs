@@ -5,6 +5,7 @@ mod actor;
 mod events;
 mod lifecycle;
 mod marks;
+mod rules;
 
 use std::fs::File;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -92,6 +93,8 @@ impl Bench {
             cgroup: find_cgroup2().unwrap(),
             launchers: vec![program("launcher")],
             hooks: vec![program("hook")],
+            own: Vec::new(),
+            git: Vec::new(),
             object: None,
         };
         let kernel = Kernel::start_with(&options, mirror).unwrap();

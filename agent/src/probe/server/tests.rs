@@ -13,7 +13,8 @@ use tokio::task::{JoinHandle, LocalSet};
 use super::*;
 use crate::probe::backend::Source;
 use crate::probe::client::{Client, ClientError};
-use crate::probe::protocol::{Counters, Mark, Observation, ObservationKind, ProgramState, Role};
+use crate::probe::protocol::{Counters, FileId, Mark, Observation, ObservationKind, ProgramState, Role};
+use crate::probe::rules::RuleSet;
 use crate::process;
 
 /// A uid that has no files and no processes here.
@@ -35,6 +36,9 @@ struct World {
     launch_lives: bool,
     rings: HashMap<u32, VecDeque<Observation>>,
     lost: u64,
+    generation: u32,
+    held: HashMap<u64, Vec<OwnedFd>>,
+    rules: HashMap<u64, (RuleSet, RuleSet)>,
 }
 
 const RING: usize = 5000;
@@ -78,6 +82,28 @@ impl Backend for Fake {
 
     fn programs(&self) -> Vec<ProgramState> {
         vec![ProgramState { program: "fork".into(), attached: true, reason: None }]
+    }
+
+    fn identify_held(&mut self, session: u64, files: Vec<OwnedFd>) -> Result<Vec<FileId>, BackendError> {
+        let inode = |fd: &OwnedFd| std::fs::File::from(fd.try_clone().unwrap()).metadata().unwrap().ino();
+        let ids: Vec<FileId> = files.iter().map(|fd| FileId { inode: inode(fd), ..FileId::default() }).collect();
+        self.0.borrow_mut().held.insert(session, files);
+        Ok(ids)
+    }
+
+    fn set_rules(&mut self, session: u64, launched: &RuleSet, host: &RuleSet) -> Result<(u32, u32), BackendError> {
+        let mut world = self.0.borrow_mut();
+        world.generation += 2;
+        world.rules.insert(session, (launched.clone(), host.clone()));
+        Ok((world.generation - 1, world.generation))
+    }
+
+    fn closed_with_rules(&self) -> Result<Vec<u64>, BackendError> {
+        Ok(Vec::new())
+    }
+
+    fn sweep_rules(&mut self, _: &dyn Fn(u64) -> bool) -> Result<(), BackendError> {
+        Ok(())
     }
 
     fn open_session(&mut self, uid: u32) -> Result<u64, BackendError> {
