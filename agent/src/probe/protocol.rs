@@ -284,9 +284,9 @@ pub enum Request {
         /// The session.
         session: u64,
         /// For what came of a launch.
-        launched: RuleSet,
+        launched: Box<RuleSet>,
         /// For the host, its hooks, and what it starts for itself.
-        host: RuleSet,
+        host: Box<RuleSet>,
     },
     /// Makes sure that refusals of system calls are observed from now on, until no launch has lived for a while
     /// (60 s unless the probe was told otherwise).
