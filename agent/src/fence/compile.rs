@@ -12,6 +12,7 @@ use landlock::AccessFs;
 use super::file::{Environment, Fence, FenceFileError, Network, NetworkMode, Read, Unix, UnixMode, Write};
 use super::filter::{self, FilterError, Group};
 use super::line;
+use super::named::Named;
 use super::plan::{
     EnvironmentPlan, LandlockPlan, LineKind, MAX_RULES, PathRule, Plan, PlanError, PortsPlan, hex, rights,
 };
@@ -90,6 +91,11 @@ pub enum CompileError {
 pub struct ToolPlaces(BTreeMap<&'static str, PathBuf>);
 
 impl ToolPlaces {
+    /// One of them.
+    pub fn get(&self, name: &str) -> Option<&Path> {
+        self.0.get(name).map(PathBuf::as_path)
+    }
+
     /// From a look-up of variables, `std::env::var_os` for the service itself. Relative ones count as not set.
     pub fn from_environment(home: &Path, variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> ToolPlaces {
         let of = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute() && *path != *home);
@@ -322,22 +328,9 @@ struct Rules<'a> {
 impl Rules<'_> {
     /// The paths that a name in a fence file stands for: none for a place that this session does not have.
     fn expand(&self, name: &str) -> Result<Vec<PathBuf>, CompileError> {
-        let unknown = || CompileError::Path(self.request.fence.name.clone(), name.to_owned());
-        if name.starts_with('/') {
-            return Ok(vec![PathBuf::from(name)]);
-        }
-        if let Some(rest) = name.strip_prefix("~/") {
-            return Ok(vec![self.request.home.join(rest)]);
-        }
-        let (place, rest) = name.strip_prefix('@').ok_or_else(unknown)?.split_once('/').unwrap_or((&name[1..], ""));
-        let bases: Vec<PathBuf> = match place {
-            "tree" => vec![self.request.tree.top.clone()],
-            "gitdir" => self.request.tree.git.clone(),
-            "temporary" => vec![self.temporary.to_owned()],
-            "host" => self.request.host_directories.to_vec(),
-            tool => vec![self.request.places.0.get(tool).ok_or_else(unknown)?.clone()],
-        };
-        Ok(bases.into_iter().map(|base| if rest.is_empty() { base } else { base.join(rest) }).collect())
+        let FenceRequest { fence, tree, home, places, host_directories, .. } = *self.request;
+        let named = Named { home, tree, temporary: self.temporary, host_directories, tools: places, others: &[] };
+        named.expand(name).ok_or_else(|| CompileError::Path(fence.name.clone(), name.to_owned()))
     }
 
     fn add(&mut self, name: &str, access: u64, required: bool) -> Result<(), CompileError> {

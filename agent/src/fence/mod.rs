@@ -2,8 +2,8 @@
 //!
 //! The launcher's side is [`launch`] (the order of its steps), [`lookup`] (which plan), [`landlock`], [`seccomp`],
 //! [`environment`], [`line`] (which command) and [`notice`] (what it tells the service). The service's side is
-//! [`file`](mod@file) (what a person writes), [`tree`] (the working tree), [`compile`] (file and machine to plan) and
-//! [`attribution`] (which layer refused a call).
+//! [`file`](mod@file) (what a person writes), [`tree`] (the working tree), [`compile`] (file and machine to plan),
+//! [`rules`] (what the kernel's own programs refuse) and [`attribution`] (which layer refused a call).
 
 pub mod environment;
 pub mod fork;
@@ -26,7 +26,11 @@ pub mod file;
 #[cfg(feature = "service")]
 pub mod filter;
 #[cfg(feature = "service")]
+pub mod named;
+#[cfg(feature = "service")]
 pub mod reading;
+#[cfg(feature = "service")]
+pub mod rules;
 
 #[cfg(feature = "service")]
 pub use file::Fences;
