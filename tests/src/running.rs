@@ -41,6 +41,7 @@ impl Probe {
         command.arg("--plans-dir").arg(stage.plans_directory()).arg("--unload-on-exit");
         command.arg("--launcher").arg(stage.launcher()).arg("--hook").arg(stage.hook());
         command.arg("--service").arg(stage.program("ringfenced"));
+        command.arg("--own").arg(stage.program("ringfence"));
         command.arg("--runtime-root").arg(stage.runtime_root());
         // Whatever becomes of this process, nothing stays attached.
         command.arg("--exit-with").arg(std::process::id().to_string());

@@ -124,6 +124,21 @@ fn act() {
             wait();
             panic!("{}", Command::new(program).args(arguments).env_remove(ACT).exec());
         }
+        ["many", program, runs, forks] => {
+            wait();
+            many(program, runs.parse().unwrap(), forks.parse().unwrap());
+        }
+        ["exec-in-thread", program] => {
+            wait();
+            let program = program.to_owned();
+            let thread = std::thread::spawn(move || panic!("{}", Command::new(program).env_remove(ACT).exec()));
+            let _ = thread.join();
+        }
+        ["vfork-and-spawn", program] => {
+            wait();
+            vfork(program);
+            assert!(Command::new(program).env_remove(ACT).status().unwrap().success());
+        }
         ["memfd"] => {
             wait();
             memfd();
@@ -165,6 +180,38 @@ fn fork(work: impl FnOnce()) -> i32 {
 fn wait_for_child(pid: i32) {
     // SAFETY: a null status is allowed.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+}
+
+/// `runs` children that execute `program`, among `forks` that only end.
+fn many(program: &str, runs: u32, forks: u32) {
+    let program = CString::new(program).unwrap();
+    let arguments = [program.as_ptr(), std::ptr::null()];
+    let per_run = forks / runs;
+    for _ in 0..runs {
+        wait_for_child(fork(|| {
+            // SAFETY: the array ends with a null pointer; what returns has failed, and its parent sees no exec.
+            let _failed = unsafe { libc::execv(program.as_ptr(), arguments.as_ptr()) };
+        }));
+        for _ in 0..per_run {
+            wait_for_child(fork(|| {}));
+        }
+    }
+}
+
+#[expect(deprecated, reason = "programs use it, and so it is tested")]
+fn vfork(program: &str) {
+    let program = CString::new(program).unwrap();
+    let arguments = [program.as_ptr(), std::ptr::null()];
+    // SAFETY: the child makes one system call, and ends if that fails.
+    let child = unsafe { libc::vfork() };
+    if child == 0 {
+        // SAFETY: as above; both arrays end with a null pointer.
+        unsafe {
+            libc::execv(program.as_ptr(), arguments.as_ptr());
+            libc::_exit(1);
+        }
+    }
+    wait_for_child(child);
 }
 
 fn threads(port: u16, wait: impl Fn()) {

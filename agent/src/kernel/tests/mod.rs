@@ -5,6 +5,7 @@ mod actor;
 mod events;
 mod lifecycle;
 mod marks;
+mod processes;
 mod rules;
 
 use std::fs::File;
