@@ -230,7 +230,7 @@ fn landlock_plan(
     for name in terminals {
         rules.add(name, rights::TERMINAL | AccessFs::ReadDir as u64, false)?;
     }
-    let Unix { mode: unix, allow } = &fence.unix;
+    let Unix { mode: unix, allow, brokers: _, abstract_names: _ } = &fence.unix;
     if *unix == UnixMode::Outside {
         for name in allow {
             rules.add(name, rights::SOCKET, false)?;
@@ -268,7 +268,7 @@ fn landlock_plan(
     if paths.len() > MAX_RULES {
         return Err(CompileError::TooManyRules(fence.name.clone(), paths.len()));
     }
-    let Network { mode, connect, bind } = &fence.network;
+    let Network { mode, connect, bind, refuse: _, allow: _ } = &fence.network;
     let ports = match mode {
         NetworkMode::Off => Some(PortsPlan::default()),
         NetworkMode::Ports => Some(PortsPlan { connect: connect.clone(), bind: bind.clone() }),

@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
+use ipnet::IpNet;
 use serde::Deserialize;
 
 /// The shipped ones, by name.
@@ -60,6 +62,15 @@ pub struct Fence {
     pub network: Network,
     /// Unix sockets.
     pub unix: Unix,
+    /// Which programs run.
+    #[serde(default)]
+    pub exec: Exec,
+    /// Other processes and the kernel.
+    #[serde(default)]
+    pub process: Process,
+    /// Files outside of what can be written.
+    #[serde(default)]
+    pub outside: Outside,
     /// What stays inside.
     pub scope: Scope,
     /// The filter.
@@ -70,6 +81,9 @@ pub struct Fence {
     /// What cannot be read.
     #[serde(default, rename = "credential")]
     pub credentials: Vec<Credential>,
+    /// Protected names, beside those of `policies/protected.toml`.
+    #[serde(default)]
+    pub protected: Vec<Protected>,
 }
 
 /// `[read]`
@@ -120,6 +134,119 @@ pub struct Network {
     /// Ports to bind, with `ports`.
     #[serde(default)]
     pub bind: Vec<u16>,
+    /// Addresses that are refused, which wins.
+    #[serde(default)]
+    pub refuse: Vec<Addresses>,
+    /// Addresses that are allowed where the mode would refuse them.
+    #[serde(default)]
+    pub allow: Vec<Addresses>,
+}
+
+/// `[[network.refuse]]`, `[[network.allow]]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Addresses {
+    /// What it is called.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Which.
+    pub to: Target,
+    /// Which ports; empty means all.
+    #[serde(default)]
+    pub ports: Vec<PortSpan>,
+    /// How they are reached.
+    #[serde(default = "both_protocols")]
+    pub protocols: Vec<Protocol>,
+    /// Also for binding them.
+    #[serde(default)]
+    pub bind: bool,
+}
+
+fn both_protocols() -> Vec<Protocol> {
+    vec![Protocol::Tcp, Protocol::Udp]
+}
+
+/// Streams or datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// Streams.
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+/// Whom a rule about addresses is about.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Target {
+    /// `@own`: loopback and this machine's own addresses.
+    Own,
+    /// An address, or a prefix.
+    Network(IpNet),
+    /// A domain name, which the service resolves.
+    Domain(String),
+}
+
+impl TryFrom<String> for Target {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Target, String> {
+        if text == "@own" {
+            return Ok(Target::Own);
+        }
+        if let Ok(network) = text.parse::<IpNet>() {
+            return Ok(Target::Network(network));
+        }
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Target::Network(address.into()));
+        }
+        let domain = text.trim_end_matches('.').to_ascii_lowercase();
+        let label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+        };
+        let named = domain.bytes().any(|byte| byte.is_ascii_alphabetic());
+        match named && domain.len() <= 253 && domain.split('.').all(label) {
+            true => Ok(Target::Domain(domain)),
+            false => Err(format!("{text:?} is no address, prefix, domain name or @own (a domain name has no `*`)")),
+        }
+    }
+}
+
+/// A port, or `"first-last"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "PortText")]
+pub struct PortSpan {
+    /// First.
+    pub first: u16,
+    /// Last.
+    pub last: u16,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum PortText {
+    One(u16),
+    Span(String),
+}
+
+impl TryFrom<PortText> for PortSpan {
+    type Error = String;
+
+    fn try_from(text: PortText) -> Result<PortSpan, String> {
+        let span = match &text {
+            PortText::One(port) => Some((*port, *port)),
+            PortText::Span(text) => {
+                let (first, last) = text.split_once('-').unwrap_or((text, text));
+                first.trim().parse().ok().zip(last.trim().parse().ok())
+            }
+        };
+        match span {
+            Some((first, last)) if first <= last => Ok(PortSpan { first, last }),
+            _ => Err("a port is a number up to 65535, or \"first-last\"".to_owned()),
+        }
+    }
 }
 
 /// How much network there is.
@@ -145,6 +272,12 @@ pub struct Unix {
     /// Sockets, or directories of them, that were made outside and can be connected to.
     #[serde(default)]
     pub allow: Vec<String>,
+    /// Named brokers that can be asked. The others are refused in every mode.
+    #[serde(default)]
+    pub brokers: Vec<String>,
+    /// Abstract names, `*` for any characters, that were bound outside and can be connected to.
+    #[serde(default, rename = "abstract")]
+    pub abstract_names: Vec<String>,
 }
 
 /// Which unix sockets there are.
@@ -157,6 +290,132 @@ pub enum UnixMode {
     Outside,
     /// All.
     Open,
+}
+
+/// `[exec]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exec {
+    /// Programs that are not run, whatever name leads to them.
+    #[serde(default)]
+    pub refuse: Vec<String>,
+    /// Where this is not empty, nothing else is run.
+    #[serde(default)]
+    pub only: Vec<String>,
+    /// Whether programs without a name (memfd, deleted) are run.
+    #[serde(default = "yes")]
+    pub anonymous: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Default for Exec {
+    fn default() -> Exec {
+        Exec { refuse: Vec::new(), only: Vec::new(), anonymous: true }
+    }
+}
+
+/// `[process]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Process {
+    /// What is refused.
+    #[serde(default)]
+    pub refuse: Vec<ProcessGate>,
+}
+
+/// What a process can do to others and to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessGate {
+    /// Looking into or steering processes outside of the tree.
+    Trace,
+    /// Making user namespaces.
+    Namespaces,
+    /// The system call `bpf`.
+    Bpf,
+    /// Socket families other than unix, IPv4, IPv6 and netlink.
+    Families,
+    /// A child that cannot be marked.
+    UnmarkedChildren,
+}
+
+/// `[outside]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Outside {
+    /// What is refused for files outside of `[write]`.
+    #[serde(default)]
+    pub refuse: Vec<OutsideGate>,
+}
+
+/// What can be done to a file that is not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutsideGate {
+    /// Changing its mode, owner, times, attributes and access lists.
+    Metadata,
+    /// Taking it over from another process that opened it for writing.
+    Receive,
+}
+
+/// `[[protected]]`: see `policies/protected.toml` for what each key means.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Protected {
+    /// Which names.
+    pub path: String,
+    /// What is done about a change.
+    pub action: Action,
+    /// For the host, when that differs.
+    #[serde(default)]
+    pub host_action: Option<Action>,
+    /// Whom a refused change is allowed.
+    #[serde(default)]
+    pub except: Vec<Exception>,
+    /// Whose settings they are.
+    #[serde(default)]
+    pub settings_of: Option<SettingsOf>,
+}
+
+/// What is done about a change of a protected name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Refused.
+    Refuse,
+    /// Executables are refused.
+    RefusePrograms,
+    /// Refused, and so is reading.
+    Hide,
+    /// Read all the same, below something hidden.
+    Show,
+    /// Allowed and recorded.
+    Record,
+    /// Nothing.
+    None,
+}
+
+/// Whom a refused change is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exception {
+    /// The system's git.
+    Git,
+    /// The host itself.
+    Host,
+}
+
+/// Whose settings a protected name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SettingsOf {
+    /// Claude Code's.
+    ClaudeCode,
+    /// Codex's.
+    Codex,
 }
 
 /// `[scope]`
@@ -267,6 +526,23 @@ mod tests {
         assert!(strictness("strict") > strictness("default") && strictness("default") > strictness("host"));
         assert!(!fences.get("strict").unwrap().credentials.is_empty());
         assert!(matches!(fences.get("none"), Err(FenceFileError::Unknown(..))));
+    }
+
+    #[test]
+    fn whom_a_rule_is_about_is_read_strictly() {
+        let target = |text: &str| Target::try_from(text.to_owned());
+        assert_eq!(target("@own"), Ok(Target::Own));
+        assert_eq!(target("10.0.0.0/8"), Ok(Target::Network("10.0.0.0/8".parse().unwrap())));
+        assert_eq!(target("::1"), Ok(Target::Network("::1/128".parse().unwrap())));
+        assert_eq!(target("API.Example.org."), Ok(Target::Domain("api.example.org".into())));
+        for wrong in ["*.example.org", "", "10.0.0", "a..b", "http://x", "@tree", "1.2.3.4:80"] {
+            assert!(target(wrong).is_err(), "{wrong}");
+        }
+        let ports =
+            |text: &str| toml::from_str::<BTreeMap<String, PortSpan>>(&format!("p = {text}")).map(|map| map["p"]);
+        assert_eq!(ports("22").unwrap(), PortSpan { first: 22, last: 22 });
+        assert_eq!(ports("\"8000-8999\"").unwrap(), PortSpan { first: 8000, last: 8999 });
+        assert!(ports("\"9-8\"").is_err() && ports("65536").is_err() && ports("\"a\"").is_err());
     }
 
     #[test]

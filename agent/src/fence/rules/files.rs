@@ -56,6 +56,12 @@ impl Files {
         self.opened.iter().map(AsFd::as_fd).collect()
     }
 
+    /// What tells each from any other that has been at its path: device, inode, and when it was made.
+    pub fn identities(&self) -> Vec<(u64, u64, Option<std::time::SystemTime>)> {
+        let meta = self.opened.iter().filter_map(|file| file.metadata().ok());
+        meta.map(|meta| (meta.dev(), meta.ino(), meta.created().ok())).collect()
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.opened.len()
@@ -71,11 +77,21 @@ impl Files {
         self.left_out
     }
 
-    /// Opens what is at `path`, through links.
-    pub fn follow(&mut self, path: &Path) -> Found {
-        match self.look(path) {
-            Found::Link(to) => self.open(&to, 0),
-            found => found,
+    /// The socket at `path`, through links; nothing else is opened.
+    pub fn socket(&mut self, path: &Path) -> Option<Index> {
+        std::fs::metadata(path).ok().filter(|meta| meta.file_type().is_socket())?;
+        match self.open(path, 0) {
+            Found::Socket(index) => Some(index),
+            Found::Absent | Found::Directory(_) | Found::File(_) | Found::Link(_) => None,
+        }
+    }
+
+    /// The regular file at `path`, through links; nothing else is opened.
+    pub fn regular(&mut self, path: &Path) -> Option<Index> {
+        std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+        match self.open(path, 0) {
+            Found::File(index) => Some(index),
+            Found::Absent | Found::Directory(_) | Found::Socket(_) | Found::Link(_) => None,
         }
     }
 
@@ -178,7 +194,8 @@ mod tests {
         assert!(matches!(files.look(&root.join("s")), Found::Socket(_)));
         assert_eq!(files.look(&root.join("dangling")), Found::Link(root.join("d/later")));
         assert_eq!(files.look(&root.join("none")), Found::Absent);
-        assert_eq!(files.follow(&root.join("link")), files.look(&root.join("f")));
+        assert_eq!(files.regular(&root.join("link")).map(Found::File), Some(files.look(&root.join("f"))));
+        assert_eq!(files.socket(&root.join("link")), None);
         assert_eq!((files.len(), files.descriptors().len(), files.left_out()), (3, 3, 0));
     }
 }

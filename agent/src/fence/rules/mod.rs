@@ -1,8 +1,13 @@
 //! From what fences and policy say to the rule sets that the kernel's programs judge by.
 //!
-//! [`addresses`] and [`names`] turn what a person writes into what a map can answer; [`files`] holds open what rules speak
-//! of, until the probe has said how the kernel keys it.
+//! [`addresses`], [`names`] and [`brokers`] turn what a person writes into what a map can answer, [`protected`] says which
+//! names are protected; [`files`] holds open what rules speak of, until the probe has said how the kernel keys it.
+//! [`compile`] puts them together for a session, [`labels`] says afterwards what a refusal is called.
 
 pub mod addresses;
+pub mod brokers;
+pub mod compile;
 pub mod files;
+pub mod labels;
 pub mod names;
+pub mod protected;

@@ -200,6 +200,22 @@ fn resolve(name: &Name, ground: &mut impl Ground, into: &mut Vec<Pattern>) -> Re
     Ok(())
 }
 
+/// What bits say, in words.
+pub fn words(bits: u32) -> Vec<&'static str> {
+    let all = [
+        (NAME_WRITE_REFUSED, "not changed"),
+        (NAME_READ_REFUSED, "not read"),
+        (NAME_PROGRAM_REFUSED, "no executables"),
+        (NAME_WAY, "stays where it is"),
+        (NAME_GIT, "but by git"),
+        (NAME_HOST, "but by the host"),
+        (NAME_RECORDED, "recorded"),
+        (NAME_WRITABLE, "writable"),
+        (NAME_READ_ALLOWED, "read all the same"),
+    ];
+    all.into_iter().filter(|(bit, _)| bits & bit != 0).map(|(_, word)| word).collect()
+}
+
 /// The parts of a path, without a `**` at its end.
 fn parts(path: &Path) -> Result<Vec<Vec<u8>>, NameError> {
     let text = path.as_os_str().as_bytes();
