@@ -19,9 +19,12 @@ use bytemuck::Zeroable;
 use ringfence_common::limits::{MAP_ABI, SESSIONS};
 use ringfence_common::maps::{KindCounters, Session, State};
 use ringfence_common::mark::{IDENTITY_GIT, IDENTITY_HOOK, IDENTITY_LAUNCHER, IDENTITY_OWN};
+use ringfence_common::record::{
+    KIND_CONNECT, KIND_CONNECT_RESULT, KIND_DENIED, KIND_EXEC, KIND_EXIT, KIND_FORK, KIND_NOTED, KIND_REFUSED, KINDS,
+};
 use sha2::{Digest, Sha256};
 
-use crate::probe::protocol::{Counters, ProgramState};
+use crate::probe::protocol::{ByKind, Counted, Counters, ProgramState};
 use crate::process::ProcessId;
 use load::{Pins, SYS_EXIT};
 use maps::Maps;
@@ -203,17 +206,30 @@ impl Kernel {
         self.maps.sessions.get(&session).ok().flatten().map(|session| session.uid)
     }
 
-    /// What was counted for a session, all kinds together.
+    /// What was counted for a session.
     pub fn counters(&self, session: u64) -> Result<Counters, KernelError> {
         let found = self.maps.sessions.get(&session)?.ok_or(KernelError::UnknownSession(session))?;
-        let sum = |field: fn(&KindCounters) -> u64| found.counters.iter().map(field).sum();
-        Ok(Counters { attempted: sum(|k| k.attempted), reported: sum(|k| k.reported), lost: sum(|k| k.lost) })
-    }
-
-    /// Children of marked processes that the kernel had no memory to mark: what they do is not seen.
-    pub fn unmarked_children(&self, session: u64) -> Result<u64, KernelError> {
-        let found = self.maps.sessions.get(&session)?.ok_or(KernelError::UnknownSession(session))?;
-        Ok(found.unmarked_children)
+        let kind = |kind: u32| {
+            let KindCounters { attempted, reported, lost } = found.counters[kind as usize];
+            Counted { attempted, reported, lost }
+        };
+        let all = (0..KINDS as u32).map(kind).fold(Counted::default(), std::ops::Add::add);
+        Ok(Counters {
+            attempted: all.attempted,
+            reported: all.reported,
+            lost: all.lost,
+            unmarked_children: found.unmarked_children,
+            by_kind: ByKind {
+                fork: kind(KIND_FORK),
+                exec: kind(KIND_EXEC),
+                exit: kind(KIND_EXIT),
+                connect: kind(KIND_CONNECT),
+                connect_result: kind(KIND_CONNECT_RESULT),
+                syscall_refused: kind(KIND_REFUSED),
+                denied: kind(KIND_DENIED),
+                noted: kind(KIND_NOTED),
+            },
+        })
     }
 
     /// Attaches or detaches the program that sees refused system calls and results of connects.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fence::receipt::Receipt;
 use crate::policy::judge::{DecisionSource, Outcome};
-use crate::probe::protocol::Counters;
+use crate::probe::protocol::{ByKind, Counters};
 
 /// Version of the JSON.
 pub const SCHEMA: u32 = 1;
@@ -68,11 +68,17 @@ pub struct Losses {
     pub reported: u64,
     /// Dropped because a ring buffer was full.
     pub lost: u64,
+    /// Children that could not be marked: what they did is not known.
+    #[serde(default)]
+    pub unmarked_children: u64,
+    /// The same by kind of event.
+    #[serde(default)]
+    pub by_kind: ByKind,
 }
 
 impl From<Counters> for Losses {
-    fn from(Counters { attempted, reported, lost }: Counters) -> Self {
-        Losses { attempted, reported, lost }
+    fn from(Counters { attempted, reported, lost, unmarked_children, by_kind }: Counters) -> Self {
+        Losses { attempted, reported, lost, unmarked_children, by_kind }
     }
 }
 
@@ -415,6 +421,10 @@ pub struct Connection {
     /// Positive errno of a refusal or failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errno: Option<u16>,
+    /// The process outside the tree that listens there, where the kernel knows it: what it does on the caller's behalf is
+    /// not seen as the caller's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker: Option<u32>,
 }
 
 /// Who refused.
@@ -429,10 +439,19 @@ pub enum Layer {
     BpfLsm,
     /// A cgroup program of ours.
     Cgroup,
+    /// Our program at the start of programs, which killed the process before its first instruction.
+    Signal,
     /// A rule at the hook.
     Rule,
     /// Something else, such as ordinary permissions: not ours, and never guessed.
     Other,
+}
+
+impl Layer {
+    /// Whether it is a layer of the fence around what runs.
+    pub fn is_fence(self) -> bool {
+        matches!(self, Layer::Landlock | Layer::Seccomp | Layer::BpfLsm | Layer::Cgroup | Layer::Signal)
+    }
 }
 
 /// A refusal, or equal ones.
@@ -532,6 +551,7 @@ impl std::fmt::Display for Layer {
             Layer::Seccomp => "seccomp",
             Layer::BpfLsm => "kernel rule",
             Layer::Cgroup => "kernel rule (cgroup)",
+            Layer::Signal => "kernel rule (killed at its start)",
             Layer::Rule => "rule",
             Layer::Other => "not by the fence",
         })

@@ -73,6 +73,16 @@ struct Awaited {
     connected: Connected,
 }
 
+/// Where a connection goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target<'a> {
+    pub peer: &'a Peer,
+    /// As the kernel numbers it.
+    pub socket_type: u8,
+    /// The process outside the tree that listens there, if the kernel knows it.
+    pub broker: Option<u32>,
+}
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fold {
@@ -171,10 +181,10 @@ impl Fold {
         thread: u32,
         attempt: u64,
         time_ns: u64,
-        what: (&Peer, u8),
+        what: Target<'_>,
         refused: bool,
     ) {
-        let (family, peer) = in_words(what.0);
+        let (family, peer) = peer_in_words(what.peer);
         let connection = Connection {
             family: family.into(),
             peer,
@@ -184,13 +194,9 @@ impl Fold {
             pid: process.pid,
             started: String::new(),
             last: String::new(),
-            socket: match what.1 {
-                1 => "stream",
-                2 => "datagram",
-                _ => "other",
-            }
-            .into(),
+            socket: socket_in_words(what.socket_type).into(),
             errno: None,
+            broker: what.broker,
         };
         self.counts.connections += 1;
         let connected = Connected { first_ns: time_ns, last_ns: time_ns, connection };
@@ -206,6 +212,33 @@ impl Fold {
         {
             self.merge(oldest.connected);
         }
+    }
+
+    /// A gate refused a connection or a datagram before it was an attempt. The refusal itself is told beside it.
+    pub(super) fn connection_refused(
+        &mut self,
+        process: ProcessId,
+        time_ns: u64,
+        what: Target<'_>,
+        errno: u16,
+        layer: Layer,
+    ) {
+        let (family, peer) = peer_in_words(what.peer);
+        self.counts.connections += 1;
+        let connection = Connection {
+            family: family.into(),
+            peer,
+            outcome: ConnectOutcome::Refused,
+            layer: Some(layer),
+            count: 1,
+            pid: process.pid,
+            started: String::new(),
+            last: String::new(),
+            socket: socket_in_words(what.socket_type).into(),
+            errno: Some(errno),
+            broker: what.broker,
+        };
+        self.merge(Connected { first_ns: time_ns, last_ns: time_ns, connection });
     }
 
     /// How a connect ended. Answers with the peer when some layer may have refused it.
@@ -246,8 +279,8 @@ impl Fold {
         let new = &connected.connection;
         let same = |old: &&mut Connected| {
             let old = &old.connection;
-            (&old.peer, &old.family, old.outcome, old.layer, &old.socket, old.errno)
-                == (&new.peer, &new.family, new.outcome, new.layer, &new.socket, new.errno)
+            (&old.peer, &old.family, old.outcome, old.layer, &old.socket, old.errno, old.broker)
+                == (&new.peer, &new.family, new.outcome, new.layer, &new.socket, new.errno, new.broker)
         };
         if let Some(old) = self.connections.iter_mut().find(same) {
             old.connection.count += 1;
@@ -261,21 +294,25 @@ impl Fold {
     }
 
     pub(super) fn refused(&mut self, pid: u32, errno: u16, what: String, by: Attributed) {
+        self.refused_times(pid, errno, what, by, 1);
+    }
+
+    fn refused_times(&mut self, pid: u32, errno: u16, what: String, by: Attributed, times: u64) {
         let Attributed { layer, inferred, rule } = by;
         let counter = if layer == Layer::Other { &mut self.counts.other_refusals } else { &mut self.counts.refusals };
-        *counter += 1;
+        *counter += times;
         let same = |old: &&mut Refusal| old.layer == layer && old.inferred == inferred && old.what == what;
         if let Some(old) = self.refusals.iter_mut().find(same) {
-            old.count += 1;
+            old.count += times;
             return;
         }
-        let refusal = Refusal { layer, what, rule, count: 1, pid, errno, inferred };
+        let refusal = Refusal { layer, what, rule, count: times, pid, errno, inferred };
         if self.refusals.len() < DISTINCT {
             self.refusals.push(refusal);
             return;
         }
         // What the fence refused is never crowded out by what ordinary permissions refuse.
-        self.more.refusals += 1;
+        self.more.refusals += times;
         if layer != Layer::Other
             && let Some(place) = self.refusals.iter_mut().find(|old| old.layer == Layer::Other)
         {
@@ -283,12 +320,17 @@ impl Fold {
         }
     }
 
+    /// What a part of this launch, taken for one of its own until now, was refused.
+    pub(super) fn take_refusals_of(&mut self, part: Fold) {
+        for Refusal { layer, what, rule, count, pid, errno, inferred } in part.refusals {
+            self.refused_times(pid, errno, what, Attributed { layer, inferred, rule }, count);
+        }
+    }
+
     /// Whether a layer of the fence is known to have refused something.
     pub(super) fn fence_refused(&self) -> bool {
         let known = self.before.2.iter().chain(&self.refusals);
-        known
-            .into_iter()
-            .any(|r| !r.inferred && matches!(r.layer, Layer::Landlock | Layer::Seccomp | Layer::BpfLsm | Layer::Cgroup))
+        known.into_iter().any(|r| !r.inferred && r.layer.is_fence())
     }
 
     /// The lists as an entry shows them.
@@ -332,7 +374,15 @@ pub(super) fn sum(a: Counts, b: Counts) -> Counts {
     }
 }
 
-fn in_words(peer: &Peer) -> (&'static str, String) {
+fn socket_in_words(socket_type: u8) -> &'static str {
+    match socket_type {
+        1 => "stream",
+        2 => "datagram",
+        _ => "other",
+    }
+}
+
+pub(super) fn peer_in_words(peer: &Peer) -> (&'static str, String) {
     match peer {
         Peer::V4(address, port) => ("ipv4", SocketAddr::from((Ipv4Addr::from(*address), *port)).to_string()),
         Peer::V6(address, port) => ("ipv6", SocketAddr::from((Ipv6Addr::from(*address), *port)).to_string()),
@@ -350,6 +400,10 @@ mod tests {
 
     fn bytes(text: &str) -> Bytes {
         Bytes { bytes: text.into(), truncated: false }
+    }
+
+    fn to(peer: &Peer) -> Target<'_> {
+        Target { peer, socket_type: 1, broker: None }
     }
 
     fn run(fold: &mut Fold, process: ProcessId, time_ns: u64, path: &str) {
@@ -386,7 +440,7 @@ mod tests {
                 run(&mut fold, process, n, "/bin/true");
                 fold.exited(process, Exit { code: 0, signal: None });
             }
-            fold.connecting(process, 1, n, n, (&Peer::V4([127, 0, 0, 1], n as u16), 1), false);
+            fold.connecting(process, 1, n, n, to(&Peer::V4([127, 0, 0, 1], n as u16)), false);
             if n % 2 == 0 {
                 fold.connect_result(1, n, 0);
             }
@@ -409,11 +463,11 @@ mod tests {
         let mut fold = Fold::default();
         let peer = Peer::V4([127, 0, 0, 1], 443);
         for (attempt, errno) in [(1, 0), (2, 0), (3, libc::EINPROGRESS), (4, libc::ECONNREFUSED), (5, libc::EACCES)] {
-            fold.connecting(P, 1, attempt, 5, (&peer, 1), false);
+            fold.connecting(P, 1, attempt, 5, to(&peer), false);
             fold.connect_result(1, attempt, errno as u16);
         }
         assert_eq!(fold.connect_refused_by(10, Layer::Landlock).as_deref(), Some("127.0.0.1:443"));
-        fold.connecting(P, 1, 6, 5, (&Peer::UnixAbstract(bytes("x")), 1), false);
+        fold.connecting(P, 1, 6, 5, to(&Peer::UnixAbstract(bytes("x"))), false);
         let (_, connections, _) = fold.lists(Clock::default());
         let seen: Vec<_> = connections.iter().map(|c| (c.outcome, c.count, c.layer)).collect();
         use ConnectOutcome::*;
@@ -423,6 +477,6 @@ mod tests {
             [(Ok, 2, None), (Attempted, 1, None), (Failed, 1, None), (Refused, 1, landlock), (Attempted, 1, None)]
         );
         assert_eq!(connections[4].peer, "@x");
-        assert_eq!(in_words(&Peer::V6([0; 16], 80)), ("ipv6", "[::]:80".into()));
+        assert_eq!(peer_in_words(&Peer::V6([0; 16], 80)), ("ipv6", "[::]:80".into()));
     }
 }

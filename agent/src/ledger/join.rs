@@ -137,7 +137,7 @@ pub struct FileState {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// A session began, ended, or its counts changed.
-    Session(SessionSummary),
+    Session(Box<SessionSummary>),
     /// An entry is new, or changed; `settled` when its verdict is final as far as can be known.
     Entry {
         /// The session.

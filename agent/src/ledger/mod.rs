@@ -4,6 +4,7 @@ mod assignment;
 mod bind;
 pub mod entry;
 mod fold;
+pub mod gate;
 mod internal;
 pub mod join;
 mod line;

@@ -4,7 +4,7 @@
 use sha2::{Digest, Sha256};
 
 use super::entry::Exit;
-use super::fold::Started;
+use super::fold::{Started, Target};
 use super::line;
 use super::refusal::{Attribution, LaunchContext, RefusedCall, in_words};
 use super::tree::{EarlyRefusal, LAUNCH_HOLD, Ns, Owner, Place, Tree};
@@ -44,8 +44,9 @@ impl Tree {
                 self.executed(*process, mark, *time_ns, &exec, around);
             }
             ObservationKind::Exit { code, signal } => self.exited(*process, mark, *time_ns, *code, *signal),
-            ObservationKind::Connect { attempt, peer, socket_type, refused, resolved: _ } => {
-                self.connecting(observation, *attempt, (peer, *socket_type), *refused);
+            ObservationKind::Connect { attempt, peer, socket_type, refused, resolved } => {
+                let broker = resolved.filter(|peer| !peer.inside && peer.pid != 0).map(|peer| peer.pid);
+                self.connecting(observation, *attempt, Target { peer, socket_type: *socket_type, broker }, *refused);
             }
             ObservationKind::ConnectResult { attempt, errno } => {
                 if let Some(launch) = self.launch_of(*process, mark, *time_ns)
@@ -54,7 +55,7 @@ impl Tree {
                     launch.fold.connect_result(*thread, *attempt, *errno);
                 }
             }
-            ObservationKind::Gate(_) => {}
+            ObservationKind::Gate(event) => self.gated(*process, mark, *time_ns, event, around),
             ObservationKind::SyscallRefused { syscall, compat, arguments, errno, path } => {
                 let call = RefusedCall { syscall: *syscall, compat: *compat, arguments, errno: *errno, path };
                 self.refused(*process, mark, *time_ns, &call, around);
@@ -63,7 +64,7 @@ impl Tree {
     }
 
     /// The place of a process, by its mark first: a launch is never lost.
-    fn place_of(&mut self, process: ProcessId, mark: &Mark, time_ns: Ns) -> Option<Place> {
+    pub(super) fn place_of(&mut self, process: ProcessId, mark: &Mark, time_ns: Ns) -> Option<Place> {
         if mark.launch != 0 {
             return Some(Place::Launch(self.launch_of_number(mark.launch, process, time_ns)));
         }
@@ -326,7 +327,7 @@ impl Tree {
         }
     }
 
-    fn connecting(&mut self, observation: &Observation, attempt: u64, what: (&Peer, u8), refused: bool) {
+    fn connecting(&mut self, observation: &Observation, attempt: u64, what: Target<'_>, refused: bool) {
         let Observation { time_ns, mark, process, thread, kind: _ } = observation;
         let Some(key) = self.launch_of(*process, mark, *time_ns) else { return };
         if !self.procs.contains_key(process) {
@@ -334,7 +335,7 @@ impl Tree {
         }
         if let Some(launch) = self.launches.get_mut(&key) {
             // The launcher tells its notice before it becomes the command: that connection is ours, not the command's.
-            let is_notice = matches!(what.0, Peer::UnixPath(path) if path.bytes.ends_with(NOTICE_SOCKET));
+            let is_notice = matches!(what.peer, Peer::UnixPath(path) if path.bytes.ends_with(NOTICE_SOCKET));
             if is_notice && launch.fenced && launch.root == Some(*process) && launch.root_execs == 0 {
                 return;
             }

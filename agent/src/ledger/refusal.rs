@@ -4,7 +4,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::entry::Layer;
-use crate::probe::protocol::Bytes;
+use super::gate::Named;
+use crate::probe::protocol::{Bytes, GateEvent, Mark};
 
 /// A launch as far as a layer can be told from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +48,12 @@ pub struct Attributed {
 pub trait Attribution: Send {
     /// Which layer refused `call` in `launch` of `session`. Never guesses: [`Layer::Other`] is an answer.
     fn layer(&self, session: &str, launch: &LaunchContext, call: RefusedCall<'_>) -> Attributed;
+
+    /// What is known of a gate's event beyond what the kernel says of it.
+    fn gate(&self, session: &str, mark: &Mark, event: &GateEvent) -> Named {
+        let _ = (session, mark, event);
+        Named::default()
+    }
 }
 
 /// Where no plan is known: every refusal is [`Layer::Other`].

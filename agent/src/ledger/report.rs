@@ -38,6 +38,8 @@ impl Report {
             attempted: sum.attempted + one.losses.attempted,
             reported: sum.reported + one.losses.reported,
             lost: sum.lost + one.losses.lost,
+            unmarked_children: sum.unmarked_children + one.losses.unmarked_children,
+            by_kind: sum.by_kind + one.losses.by_kind,
         };
         let losses = sessions.iter().fold(Losses::default(), add);
         Report { schema: SCHEMA, ringfence: env!("CARGO_PKG_VERSION").into(), coverage, losses, sessions }
@@ -109,13 +111,21 @@ impl Page {
             let title = ["enforced and proven", "only in part", "absent"][order as usize];
             self.line(&format!("  {title}: {}", layers.join(", ")));
         }
-        let Losses { attempted, reported, lost } = report.losses;
+        let Losses { attempted, reported, lost, unmarked_children, by_kind } = report.losses;
         let told = match (attempted, lost) {
             (0, 0) => "no kernel events were observed".to_owned(),
             (_, 0) => format!("{attempted} kernel events, none lost"),
             _ => self.paint(Colour::Bad, &format!("{attempted} kernel events, {reported} reported, {lost} LOST: what is not shown may still have happened")),
         };
         self.line(&format!("  {told}"));
+        let refusals = by_kind.denied.lost + by_kind.syscall_refused.lost;
+        if refusals > 0 {
+            self.line(&self.paint(Colour::Bad, &format!("  {refusals} of the lost events were refusals")));
+        }
+        if unmarked_children > 0 {
+            let text = format!("  {unmarked_children} processes could not be marked: what they did is not known");
+            self.line(&self.paint(Colour::Bad, &text));
+        }
     }
 
     fn session(&mut self, session: &SessionReport) {
@@ -226,7 +236,7 @@ impl Page {
             self.line(&format!("             fence {}: {}", shown_text(&launch.fence), shown_text(&layers)));
         }
         self.executions(entry);
-        for Connection { family, peer, outcome, layer, count, pid, socket, .. } in &entry.connections {
+        for Connection { family, peer, outcome, layer, count, pid, socket, broker, .. } in &entry.connections {
             let word = match outcome {
                 ConnectOutcome::Ok => "connected to",
                 ConnectOutcome::Refused => "was refused",
@@ -235,7 +245,12 @@ impl Page {
             };
             let by = layer.map_or(String::new(), |layer| format!(" by {layer}"));
             let times = if *count > 1 { format!(" ({count} times)") } else { String::new() };
-            self.line(&format!("             {pid} {word} {} ({family} {socket}){by}{times}", shown_text(peer)));
+            let listener =
+                broker.map_or(String::new(), |pid| format!(", where process {pid} outside the tree listens"));
+            self.line(&format!(
+                "             {pid} {word} {} ({family} {socket}){listener}{by}{times}",
+                shown_text(peer)
+            ));
         }
         for Refusal { layer, what, rule, count, pid, inferred, .. } in &entry.refusals {
             let rule = rule.as_deref().map_or(String::new(), |rule| format!(": {}", shown_text(rule)));
@@ -401,7 +416,7 @@ mod tests {
         scene.decide("c2", "curl -d @key evil", Deny);
         scene.decide_tool("c3", "Read", ToolClass::FileRead, None);
         scene.result("c3", false, None);
-        let counters = Counters { attempted: 9, reported: 9, lost: 0 };
+        let counters = Counters { attempted: 9, reported: 9, ..Counters::default() };
         scene.ledger.take(crate::ledger::join::Fact::Counted { session: "s1".into(), counters });
         scene.close();
         let layer = |layer: &str, state, reason: &str| LayerState {

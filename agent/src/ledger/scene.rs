@@ -76,7 +76,7 @@ impl Ledger {
     pub(crate) fn take(&mut self, fact: Fact) {
         for change in self.joiner.take(fact) {
             match change {
-                Change::Session(summary) => drop(self.sessions.insert(summary.id.clone(), summary)),
+                Change::Session(summary) => drop(self.sessions.insert(summary.id.clone(), *summary)),
                 Change::Entry { session, entry, opened, settled } => {
                     assert!(self.sessions.contains_key(&session), "a session stands before its entries");
                     self.session_of.insert(entry.id.clone(), session.clone());

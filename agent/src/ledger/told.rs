@@ -211,6 +211,7 @@ impl Tree {
     pub(super) fn changes(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         let mut entries = Vec::new();
+        self.tell_gate_findings();
         for key in std::mem::take(&mut self.dirty) {
             let Some(item) = self.items.get(&key) else { continue };
             let judged = self.judge(item);
@@ -236,7 +237,7 @@ impl Tree {
         let news = self
             .sessions
             .iter_mut()
-            .filter_map(|s| std::mem::take(&mut s.dirty).then(|| Change::Session(s.summary.clone())));
+            .filter_map(|s| std::mem::take(&mut s.dirty).then(|| Change::Session(Box::new(s.summary.clone()))));
         changes.extend(news);
         changes.extend(
             std::mem::take(&mut self.retracted)

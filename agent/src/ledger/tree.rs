@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::entry::{Binding, Exit, Finding, Gravity, Losses, SessionSummary, Verdict};
 use super::fold::{Clock, Fold};
+use super::gate::GateFinding;
 use super::internal::HostPatterns;
 use super::join::FileState;
 use super::text::{cut, hex, shown_text};
@@ -100,6 +101,8 @@ pub(super) struct Launch {
     pub(super) frozen: bool,
     /// Refusals that came before the notice, without which the plan is not known.
     pub(super) unattributed: Vec<EarlyRefusal>,
+    /// What its gates are to be told of, until it is known whose it is.
+    pub(super) gate_findings: Vec<GateFinding>,
 }
 
 /// Most notices that wait for the kernel's word of their process.
@@ -233,6 +236,9 @@ pub(super) struct Tree {
     pub(super) dirty: BTreeSet<u64>,
     pub(super) retracted: Vec<(String, String)>,
     pub(super) findings: Vec<Finding>,
+    pub(super) with_gate_findings: BTreeSet<u64>,
+    /// Session, entry and text of what was told of gates.
+    pub(super) told_of_gates: HashSet<(String, Option<u64>, String)>,
     pub(super) next: u64,
     pub(super) now: Ns,
     pub(super) clock: Clock,
@@ -316,6 +322,7 @@ impl Tree {
             ripe: fenced,
             frozen: false,
             unattributed: Vec::new(),
+            gate_findings: Vec::new(),
         };
         self.launches.insert(key, launch);
         self.waiting.insert(key);
@@ -325,7 +332,17 @@ impl Tree {
     /// Takes a launch away: it turned out to be a part of another, or the host's own.
     pub(super) fn drop_launch(&mut self, key: u64, place: Place) {
         self.waiting.remove(&key);
-        let Some(gone) = self.launches.remove(&key) else { return };
+        let Some(mut gone) = self.launches.remove(&key) else { return };
+        self.with_gate_findings.remove(&key);
+        if let Place::Launch(to) = place
+            && let Some(launch) = self.launches.get_mut(&to)
+        {
+            launch.fold.take_refusals_of(std::mem::take(&mut gone.fold));
+            launch.gate_findings.append(&mut gone.gate_findings);
+            if !launch.gate_findings.is_empty() {
+                self.with_gate_findings.insert(to);
+            }
+        }
         if let Some(root) = gone.root
             && self.by_root.get(&root) == Some(&key)
         {
@@ -414,6 +431,7 @@ impl Tree {
         if of.summary.losses == losses {
             return;
         }
+        let unmarked_first = of.summary.losses.unmarked_children == 0 && losses.unmarked_children > 0;
         let lost_more = losses.lost > of.summary.losses.lost;
         let first = of.summary.losses.lost == 0;
         of.summary.losses = losses;
@@ -424,6 +442,13 @@ impl Tree {
                 losses.lost, losses.attempted
             );
             self.find(session, None, "loss", Gravity::Warning, &text);
+        }
+        if unmarked_first {
+            let text = format!(
+                "{} processes could not be marked: what they and their children do is neither judged nor seen",
+                losses.unmarked_children
+            );
+            self.find(session, None, "unmarked", Gravity::Alarm, &text);
         }
     }
 

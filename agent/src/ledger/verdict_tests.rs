@@ -309,11 +309,13 @@ fn silence_is_not_confirmed() {
 
     let mut lossy = Scene::new();
     lossy.decide("c1", "ls", NoOverride);
-    let counters = Counters { attempted: 10, reported: 9, lost: 1 };
+    let counters = Counters { attempted: 10, reported: 9, lost: 1, unmarked_children: 2, ..Counters::default() };
     lossy.ledger.take(Fact::Counted { session: "s1".into(), counters });
     lossy.close();
     assert_eq!(verdict(&lossy, "c1"), Verdict::Unobserved, "with losses nobody can know");
-    assert_eq!(lossy.ledger.findings.iter().filter(|f| f.kind == "loss").count(), 1);
+    for kind in ["loss", "unmarked"] {
+        assert_eq!(lossy.ledger.findings.iter().filter(|f| f.kind == kind).count(), 1, "{kind}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::places::Places;
 use crate::policy::judge::World;
 use crate::policy::{Policy, redact};
 use crate::service::ServiceError;
-use crate::service::attribution::ByPlan;
+use crate::service::attribution::{ByPlan, Own};
 use crate::service::callers::{Caller, Callers};
 use crate::service::metrics::Metrics;
 use crate::service::options::ServicePlaces;
@@ -34,7 +34,11 @@ impl Pipeline {
         let metrics = Metrics::new();
         let clock = Clock { boot_unix_ns: (realtime_ms() as i64) * 1_000_000 - boottime_ns() as i64 };
         let patterns = Patterns::shipped().map_err(|error| ServiceError::Policy(error.to_string()))?;
-        let attribution = Box::new(ByPlan { known: plans.known(), metrics: metrics.clone() });
+        let own = Own {
+            directories: vec![places.state_dir.clone(), places.runtime_dir.clone()],
+            sockets: vec![places.probe_socket.clone()],
+        };
+        let attribution = Box::new(ByPlan { known: plans.known(), metrics: metrics.clone(), own });
         let days = policy.retention();
         let retention = Retention { event_days: days.events_days, finding_days: days.findings_days };
         let joiner = Joiner::new(JoinerConfig { clock, patterns, attribution, redact: words });

@@ -228,7 +228,7 @@ impl Client {
     /// See [`Request::Counters`].
     pub async fn counters(&mut self, session: u64) -> Result<Counters, ClientError> {
         match self.request(&Request::Counters { session }).await? {
-            Response::Counters(counters) => Ok(counters),
+            Response::Counters(counters) => Ok(*counters),
             _ => Err(out_of_place()),
         }
     }

@@ -214,7 +214,7 @@ pub enum Peer {
     UnixUnnamed,
 }
 
-/// What was counted in the kernel for one session: `attempted = reported + lost`.
+/// What was counted in the kernel for one session: `attempted = reported + lost`, for all and for each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Events of marked processes.
@@ -223,6 +223,66 @@ pub struct Counters {
     pub reported: u64,
     /// Dropped because it was full.
     pub lost: u64,
+    /// Children that could not be marked: what they do is neither judged nor seen.
+    pub unmarked_children: u64,
+    /// The same by kind.
+    pub by_kind: ByKind,
+}
+
+/// Counts of one kind of event: `attempted = reported + lost`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counted {
+    /// Happened.
+    pub attempted: u64,
+    /// Put into the ring buffer.
+    pub reported: u64,
+    /// Dropped because it was full.
+    pub lost: u64,
+}
+
+/// Counts by the kind of event, as [`ObservationKind::name`] calls them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[expect(missing_docs, reason = "each is documented at ObservationKind's variant of that name")]
+pub struct ByKind {
+    pub fork: Counted,
+    pub exec: Counted,
+    pub exit: Counted,
+    pub connect: Counted,
+    pub connect_result: Counted,
+    pub syscall_refused: Counted,
+    pub denied: Counted,
+    pub noted: Counted,
+}
+
+impl std::ops::Add for Counted {
+    type Output = Counted;
+
+    fn add(self, other: Counted) -> Counted {
+        Counted {
+            attempted: self.attempted + other.attempted,
+            reported: self.reported + other.reported,
+            lost: self.lost + other.lost,
+        }
+    }
+}
+
+impl std::ops::Add for ByKind {
+    type Output = ByKind;
+
+    fn add(self, other: ByKind) -> ByKind {
+        ByKind {
+            fork: self.fork + other.fork,
+            exec: self.exec + other.exec,
+            exit: self.exit + other.exit,
+            connect: self.connect + other.connect,
+            connect_result: self.connect_result + other.connect_result,
+            syscall_refused: self.syscall_refused + other.syscall_refused,
+            denied: self.denied + other.denied,
+            noted: self.noted + other.noted,
+        }
+    }
 }
 
 /// State of one kernel program or gate.
@@ -384,7 +444,7 @@ pub enum Response {
     Done,
     /// To [`Request::Counters`]. What was reported and did not arrive on the stream was lost on the way to it (a
     /// subscriber that vanished with frames unread): the subscriber counts what it gets.
-    Counters(Counters),
+    Counters(Box<Counters>),
     /// On a stream: what happened, in the order of the ring buffers.
     Observations(Vec<Observation>),
     /// Refused or failed.

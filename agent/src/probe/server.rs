@@ -496,7 +496,7 @@ fn handle<B: Backend>(
         }
         Request::Counters { session } => {
             own_session(&backend, session)?;
-            Response::Counters(backend.counters(session)?)
+            Response::Counters(Box::new(backend.counters(session)?))
         }
         // Taken out of the connection before it comes here.
         Request::Stream => refused(Refusal::Protocol, "a stream cannot begin here"),

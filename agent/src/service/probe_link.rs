@@ -140,7 +140,7 @@ impl ProbeLink {
     /// Counters of a session.
     pub async fn counters(&self, session: u64) -> Option<Counters> {
         match self.ask(Request::Counters { session }).await? {
-            Response::Counters(counters) => Some(counters),
+            Response::Counters(counters) => Some(*counters),
             _ => None,
         }
     }

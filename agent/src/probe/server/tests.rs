@@ -146,7 +146,7 @@ impl Backend for Fake {
     }
 
     fn counters(&self, _session: u64) -> Result<Counters, BackendError> {
-        Ok(Counters { attempted: 3, reported: 2, lost: 1 })
+        Ok(Counters { attempted: 3, reported: 2, lost: 1, ..Counters::default() })
     }
 
     fn watch_refusals(&mut self, on: bool) -> Result<(), BackendError> {
