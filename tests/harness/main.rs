@@ -17,6 +17,11 @@ fn main() -> ExitCode {
             .case("errs", || anyhow::bail!("with a reason"))
             .case("skips", || skip("not on a Tuesday"))
             .case("leaves a process", leave_a_process)
+            .together(
+                || Ok(7),
+                vec![("shares", shares), ("panics among others", |_| panic!("alone")), ("goes on", shares)],
+            )
+            .together(|| skip("not shared").map(|()| 7), vec![("has nothing", shares)])
             .limit(Duration::from_millis(300))
             .case("hangs", hang)
             .run();
@@ -29,6 +34,11 @@ fn main() -> ExitCode {
         .case("a stage's hook and launcher are static and root's", a_stage_is_as_installed)
         .case("a private probe loads, and leaves nothing pinned, even when it crashed", a_probe_comes_and_goes)
         .run()
+}
+
+fn shares(number: &i32) -> CaseResult {
+    ensure!(*number == 7, "{number}");
+    Ok(())
 }
 
 fn hang() -> CaseResult {
@@ -63,12 +73,16 @@ fn outcomes_are_told_apart() -> CaseResult {
             "errs Failed with a reason",
             "skips Skipped not on a Tuesday",
             "leaves a process Failed left processes running: sleep",
+            "shares Passed -",
+            "panics among others Failed alone",
+            "goes on Passed -",
+            "has nothing Skipped not shared",
             "hangs Failed took longer than 300ms",
         ],
         "{told:#?}"
     );
     let last = String::from_utf8_lossy(&inner.stdout);
-    ensure!(last.lines().last() == Some("inner: 0 passed, 4 failed, 1 skipped"), "{last}");
+    ensure!(last.lines().last() == Some("inner: 2 passed, 5 failed, 2 skipped"), "{last}");
     Ok(())
 }
 

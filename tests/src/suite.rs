@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Arguments: `[FILTER…]` (a case runs if its name contains one), `--list`, `--record FILE` (one JSON [`Record`] per line,
-//! appended; `RINGFENCE_TEST_RECORD` does the same). Each case runs in a process of its own with a time limit; what it leaves
-//! running is killed and makes it fail.
+//! appended; `RINGFENCE_TEST_RECORD` does the same). Each case runs in a process of its own with a time limit, or with others
+//! that share what is dear to start ([`Suite::together`]); what it leaves running is killed and makes it fail.
 
 mod supervise;
 
@@ -74,24 +74,31 @@ pub struct Record {
     pub seconds: f64,
 }
 
-struct Case {
-    name: String,
+/// Cases that run in one process: mostly one.
+struct Job {
+    suite: &'static str,
+    names: Vec<String>,
     limit: Duration,
-    body: Box<dyn Fn() -> CaseResult>,
+    body: Body,
 }
+
+/// Runs the cases named and tells how each ended.
+type Body = Box<dyn Fn(&[String], &mut dyn FnMut(Record))>;
+
+type Verdict = (Outcome, Option<String>);
 
 /// A suite under construction.
 pub struct Suite {
     name: &'static str,
     limit: Duration,
     own_process: bool,
-    cases: Vec<Case>,
+    jobs: Vec<Job>,
 }
 
 impl Suite {
     /// An empty suite. Its cases may take a minute each, in a process of their own.
     pub fn new(name: &'static str) -> Suite {
-        Suite { name, limit: Duration::from_secs(60), own_process: true, cases: Vec::new() }
+        Suite { name, limit: Duration::from_secs(60), own_process: true, jobs: Vec::new() }
     }
 
     /// The time limit of the cases that are added after this.
@@ -108,18 +115,52 @@ impl Suite {
 
     /// Adds a case.
     pub fn case(mut self, name: impl Into<String>, body: impl Fn() -> CaseResult + 'static) -> Suite {
-        let name = name.into();
-        assert!(self.cases.iter().all(|case| case.name != name), "two cases are called {name:?}");
-        self.cases.push(Case { name, limit: self.limit, body: Box::new(body) });
+        let (name, suite) = (name.into(), self.name);
+        let told = name.clone();
+        let body = move |_: &[String], tell: &mut dyn FnMut(Record)| tell(timed(suite, &told, || judge(&body)));
+        self.add(vec![name], Box::new(body));
         self
     }
 
-    /// Runs what the command line asks for: all cases, or one case as its own process.
+    /// Adds cases that share what `start` makes: in one process, `start` once, then the cases that are asked for, in this
+    /// order. The limit is for each; where `start` fails, or cannot run here, so do they all.
+    pub fn together<T: 'static>(
+        mut self,
+        start: impl Fn() -> anyhow::Result<T> + 'static,
+        cases: Vec<(&'static str, fn(&T) -> CaseResult)>,
+    ) -> Suite {
+        let suite = self.name;
+        let names = cases.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let body = move |chosen: &[String], tell: &mut dyn FnMut(Record)| {
+            let shared = attempt(&start);
+            for (name, case) in cases.iter().filter(|(name, _)| chosen.iter().any(|one| one == name)) {
+                tell(timed(suite, name, || match &shared {
+                    Ok(shared) => judge(|| case(shared)),
+                    Err(verdict) => verdict.clone(),
+                }));
+            }
+        };
+        self.add(names, Box::new(body));
+        self
+    }
+
+    fn add(&mut self, names: Vec<String>, body: Body) {
+        for name in &names {
+            let taken = self.jobs.iter().any(|job| job.names.contains(name));
+            assert!(
+                !taken && names.iter().filter(|other| *other == name).count() == 1,
+                "two cases are called {name:?}"
+            );
+        }
+        self.jobs.push(Job { suite: self.name, names, limit: self.limit, body });
+    }
+
+    /// Runs what the command line asks for: all cases, or those of one process as that process.
     pub fn run(self) -> ExitCode {
         match Arguments::read() {
             Ok(Arguments::Suite { filters, record, list }) => self.run_cases(&filters, record, list),
-            Ok(Arguments::Supervise { case, result }) => supervise::supervise(self.find(&case), &result),
-            Ok(Arguments::Body { case, result }) => self.find(&case).run_as_this_process(&result),
+            Ok(Arguments::Supervise { cases, result }) => supervise::supervise(self.find(&cases), &cases, &result),
+            Ok(Arguments::Body { cases, result }) => self.find(&cases).run_as_this_process(&cases, &result),
             Err(message) => {
                 eprintln!("{}: {message}", self.name);
                 ExitCode::from(2)
@@ -127,33 +168,40 @@ impl Suite {
         }
     }
 
-    fn find(&self, name: &str) -> &Case {
-        self.cases.iter().find(|case| case.name == name).expect("the suite names only its own cases")
+    fn find(&self, cases: &[String]) -> &Job {
+        let has = |job: &&Job| cases.iter().all(|name| job.names.contains(name));
+        self.jobs.iter().find(has).expect("the suite names only its own cases")
     }
 
     fn run_cases(&self, filters: &[String], record: Option<PathBuf>, list: bool) -> ExitCode {
-        let chosen = |case: &&Case| filters.is_empty() || filters.iter().any(|filter| case.name.contains(filter));
+        let chosen = |name: &String| filters.is_empty() || filters.iter().any(|filter| name.contains(filter));
+        let jobs = self.jobs.iter().map(|job| (job, job.names.iter().filter(|name| chosen(name)).cloned().collect()));
+        let jobs: Vec<(&Job, Vec<String>)> = jobs.filter(|(_, cases): &(_, Vec<String>)| !cases.is_empty()).collect();
         if list {
-            self.cases.iter().filter(chosen).for_each(|case| println!("{}: test", case.name));
+            jobs.iter().flat_map(|(_, cases)| cases).for_each(|name| println!("{name}: test"));
             return ExitCode::SUCCESS;
         }
         let mut counts = (0, 0, 0);
-        for case in self.cases.iter().filter(chosen) {
-            let begun = Instant::now();
-            let (outcome, reason) = if self.own_process { supervise::in_own_process(case) } else { judge(&*case.body) };
-            let seconds = begun.elapsed().as_secs_f64();
-            match outcome {
-                Outcome::Passed => counts.0 += 1,
-                Outcome::Failed => counts.1 += 1,
-                Outcome::Skipped => counts.2 += 1,
+        for (job, cases) in jobs {
+            let mut told = Vec::new();
+            if self.own_process {
+                told = supervise::in_own_process(job, &cases);
+            } else {
+                (job.body)(&cases, &mut |one| told.push(one));
             }
-            print_line(self.name, &case.name, outcome, reason.as_deref(), seconds);
-            let line = Record { suite: self.name.into(), name: case.name.clone(), outcome, reason, seconds };
-            if let Some(file) = &record
-                && let Err(error) = append(file, &line)
-            {
-                eprintln!("{}: {}: {error}", self.name, file.display());
-                return ExitCode::FAILURE;
+            for one in told {
+                match one.outcome {
+                    Outcome::Passed => counts.0 += 1,
+                    Outcome::Failed => counts.1 += 1,
+                    Outcome::Skipped => counts.2 += 1,
+                }
+                print_line(&one);
+                if let Some(file) = &record
+                    && let Err(error) = append(file, &one)
+                {
+                    eprintln!("{}: {}: {error}", self.name, file.display());
+                    return ExitCode::FAILURE;
+                }
             }
         }
         println!("{}: {} passed, {} failed, {} skipped", self.name, counts.0, counts.1, counts.2);
@@ -161,31 +209,48 @@ impl Suite {
     }
 }
 
-impl Case {
+impl Job {
     /// The innermost process: people can be made here, since nothing else has started yet.
-    fn run_as_this_process(&self, result: &std::path::Path) -> ExitCode {
+    fn run_as_this_process(&self, cases: &[String], result: &std::path::Path) -> ExitCode {
         crate::person::prepare_this_process();
-        supervise::write_verdict(result, &judge(&*self.body));
+        (self.body)(cases, &mut |one| supervise::tell(result, &one));
         ExitCode::SUCCESS
+    }
+
+    fn record(&self, name: &str, (outcome, reason): Verdict, seconds: f64) -> Record {
+        Record { suite: self.suite.into(), name: name.into(), outcome, reason, seconds }
     }
 }
 
-fn judge(body: &dyn Fn() -> CaseResult) -> (Outcome, Option<String>) {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => (Outcome::Passed, None),
-        Ok(Err(error)) => match error.downcast_ref::<CannotRun>() {
+fn timed(suite: &str, name: &str, run: impl FnOnce() -> Verdict) -> Record {
+    let begun = Instant::now();
+    let (outcome, reason) = run();
+    Record { suite: suite.into(), name: name.into(), outcome, reason, seconds: begun.elapsed().as_secs_f64() }
+}
+
+fn judge(body: impl Fn() -> CaseResult) -> Verdict {
+    attempt(body).err().unwrap_or((Outcome::Passed, None))
+}
+
+/// What `make` makes, or how that ended.
+fn attempt<T>(make: impl Fn() -> anyhow::Result<T>) -> Result<T, Verdict> {
+    match catch_unwind(AssertUnwindSafe(make)) {
+        Ok(Ok(made)) => Ok(made),
+        Ok(Err(error)) => Err(match error.downcast_ref::<CannotRun>() {
             Some(CannotRun(reason)) => (Outcome::Skipped, Some(reason.clone())),
             None => (Outcome::Failed, Some(format!("{error:#}"))),
-        },
+        }),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("panicked");
-            (Outcome::Failed, Some(text.to_owned()))
+            Err((Outcome::Failed, Some(text.to_owned())))
         }
     }
 }
 
-fn print_line(suite: &str, name: &str, outcome: Outcome, reason: Option<&str>, seconds: f64) {
+/// Says how a case ended.
+pub fn print_line(record: &Record) {
+    let Record { suite, name, outcome, reason, seconds } = record;
     let word = match outcome {
         Outcome::Passed => "pass",
         Outcome::Failed => "FAIL",
@@ -206,8 +271,8 @@ fn append(file: &std::path::Path, record: &Record) -> std::io::Result<()> {
 
 enum Arguments {
     Suite { filters: Vec<String>, record: Option<PathBuf>, list: bool },
-    Supervise { case: String, result: PathBuf },
-    Body { case: String, result: PathBuf },
+    Supervise { cases: Vec<String>, result: PathBuf },
+    Body { cases: Vec<String>, result: PathBuf },
 }
 
 impl Arguments {
@@ -220,8 +285,10 @@ impl Arguments {
             match word.as_str() {
                 "--record" => record = Some(value()?.into()),
                 "--list" => list = true,
-                supervise::SUPERVISE => return Ok(Arguments::Supervise { case: value()?, result: value()?.into() }),
-                supervise::BODY => return Ok(Arguments::Body { case: value()?, result: value()?.into() }),
+                supervise::SUPERVISE => {
+                    return Ok(Arguments::Supervise { result: value()?.into(), cases: words.collect() });
+                }
+                supervise::BODY => return Ok(Arguments::Body { result: value()?.into(), cases: words.collect() }),
                 // `cargo test` hands its own harness options to every program.
                 "--nocapture" | "--show-output" | "-q" | "--quiet" => {}
                 other if other.starts_with('-') => return Err(format!("unknown option {other}")),

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 
 use super::KernelError;
 
@@ -159,13 +160,13 @@ impl TypeInfo {
 
     fn name(&self, at: u32) -> &str {
         let rest = self.bytes.get(self.strings + at as usize..).unwrap_or_default();
-        let len = rest.iter().position(|b| *b == 0).unwrap_or(0);
-        std::str::from_utf8(&rest[..len]).unwrap_or_default()
+        CStr::from_bytes_until_nul(rest).ok().and_then(|name| name.to_str().ok()).unwrap_or_default()
     }
 }
 
 fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+    // Few calls: this runs a million times at every start, in test builds too.
+    bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
 /// Bytes that follow the twelve that every type has; `None` for a kind that this reader does not know.

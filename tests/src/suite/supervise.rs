@@ -1,7 +1,6 @@
-//! One case as a process of its own: its time limit, its output, and what it leaves running.
+//! Cases as a process of their own: its time limit, its output, and what it leaves running.
 //!
-//! Three processes: the suite starts a supervisor per case, which adopts every orphan of the case (subreaper) and starts the
-//! body. So a background process that called setsid is still found, and killed, when the case is over.
+//! Three processes: the suite starts a supervisor, which adopts every orphan of the case (subreaper) and starts the body. So a background process that called setsid is still found, and killed, when the case is over.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
 
-use super::{Case, Outcome};
+use super::{Job, Outcome, Record};
 
 /// Starts the supervisor of a case.
 pub(super) const SUPERVISE: &str = "--supervise-case";
@@ -26,11 +25,10 @@ const TIDYING: Duration = Duration::from_secs(3);
 /// How much of a failed case's output is shown.
 const SHOWN_BYTES: usize = 16 << 10;
 
-type Verdict = (Outcome, Option<String>);
-
-/// Runs a case under a supervisor and prints its output if it failed.
-pub(super) fn in_own_process(case: &Case) -> Verdict {
-    let failed = |reason: String| (Outcome::Failed, Some(reason));
+/// Runs these cases under a supervisor and prints their output if one failed.
+pub(super) fn in_own_process(job: &Job, cases: &[String]) -> Vec<Record> {
+    let begun = Instant::now();
+    let failed = |reason: String| all_failed(job, cases, &reason);
     let (program, room) = match (std::env::current_exe(), tempfile::tempdir()) {
         (Ok(program), Ok(room)) => (program, room),
         (Err(error), _) | (_, Err(error)) => return failed(error.to_string()),
@@ -38,7 +36,7 @@ pub(super) fn in_own_process(case: &Case) -> Verdict {
     let result = room.path().join("verdict");
     let run = crate::stage::run_name();
     let mut supervisor = Command::new(program);
-    supervisor.arg(SUPERVISE).arg(&case.name).arg(&result).env(crate::stage::RUN_VARIABLE, &run);
+    supervisor.arg(SUPERVISE).arg(&result).args(cases).env(crate::stage::RUN_VARIABLE, &run);
     let output = supervisor.stdin(Stdio::null()).output();
     // A case that was killed could not remove its stage.
     crate::stage::remove_rooms_of(&run);
@@ -46,32 +44,41 @@ pub(super) fn in_own_process(case: &Case) -> Verdict {
         Ok(output) => output,
         Err(error) => return failed(error.to_string()),
     };
-    let verdict = std::fs::read(&result).ok().and_then(|text| serde_json::from_slice(&text).ok());
-    let verdict: Verdict =
-        verdict.unwrap_or_else(|| failed(format!("the case ended without a verdict: {}", output.status)));
-    if verdict.0 == Outcome::Failed {
+    let mut told = read(&result);
+    if told.is_empty() {
+        told = failed(format!("the case ended without a verdict: {}", output.status));
+    }
+    if let [only] = &mut told[..] {
+        only.seconds = begun.elapsed().as_secs_f64();
+    }
+    if told.iter().any(|one| one.outcome == Outcome::Failed) {
         for part in [&output.stdout, &output.stderr] {
             eprint!("{}", String::from_utf8_lossy(&part[part.len().saturating_sub(SHOWN_BYTES)..]));
         }
     }
-    verdict
+    told
+}
+
+fn all_failed(job: &Job, cases: &[String], reason: &str) -> Vec<Record> {
+    cases.iter().map(|name| job.record(name, (Outcome::Failed, Some(reason.to_owned())), 0.0)).collect()
 }
 
 /// The supervisor: starts the body, ends it at its limit, and ends what it left.
-pub(super) fn supervise(case: &Case, result: &Path) -> ExitCode {
-    let verdict = match watch(case, result) {
-        Ok(verdict) => verdict,
-        Err(error) => (Outcome::Failed, Some(format!("the case could not be supervised: {error}"))),
-    };
-    write_verdict(result, &verdict);
+pub(super) fn supervise(job: &Job, cases: &[String], result: &Path) -> ExitCode {
+    let told = watch(job, cases, result);
+    let told =
+        told.unwrap_or_else(|error| all_failed(job, cases, &format!("the case could not be supervised: {error}")));
+    let _ = std::fs::remove_file(result);
+    told.iter().for_each(|one| tell(result, one));
     ExitCode::SUCCESS
 }
 
-fn watch(case: &Case, result: &Path) -> std::io::Result<Verdict> {
+fn watch(job: &Job, cases: &[String], result: &Path) -> std::io::Result<Vec<Record>> {
     nix::sys::prctl::set_child_subreaper(true)?;
-    let body = Command::new(std::env::current_exe()?).arg(BODY).arg(&case.name).arg(result).spawn()?;
+    let body = Command::new(std::env::current_exe()?).arg(BODY).arg(result).args(cases).spawn()?;
     let body = Pid::from_raw(body.id() as i32);
-    let deadline = Instant::now() + case.limit;
+    let limit = job.limit * cases.len() as u32;
+    let deadline = Instant::now() + limit;
     let status = loop {
         match reap(Some(body))? {
             Some(status) => break Some(status),
@@ -80,16 +87,20 @@ fn watch(case: &Case, result: &Path) -> std::io::Result<Verdict> {
         }
     };
     let left = if status.is_some() { end_what_is_left(GRACE)? } else { end_what_is_left(Duration::ZERO)? };
-    let verdict = std::fs::read(result).ok().and_then(|text| serde_json::from_slice::<Verdict>(&text).ok());
-    Ok(match (status, verdict) {
-        (None, _) => (Outcome::Failed, Some(format!("took longer than {:?}", case.limit))),
-        (Some(status), None) => (Outcome::Failed, Some(format!("the case's process ended early: {status:?}"))),
-        (Some(_), Some((Outcome::Passed, _))) if !left.is_empty() => {
-            let names: Vec<String> = left.into_iter().collect();
-            (Outcome::Failed, Some(format!("left processes running: {}", names.join(", "))))
-        }
-        (Some(_), Some(verdict)) => verdict,
-    })
+    let mut told = read(result);
+    let missing = match status {
+        None => format!("took longer than {limit:?}"),
+        Some(status) => format!("the case's process ended early: {status:?}"),
+    };
+    told.extend(all_failed(job, &cases[told.len().min(cases.len())..], &missing));
+    let Some(last) = told.last_mut() else { return Ok(told) };
+    if status.is_none() {
+        (last.outcome, last.reason) = (Outcome::Failed, Some(missing));
+    } else if last.outcome == Outcome::Passed && !left.is_empty() {
+        let names: Vec<String> = left.into_iter().collect();
+        (last.outcome, last.reason) = (Outcome::Failed, Some(format!("left processes running: {}", names.join(", "))));
+    }
+    Ok(told)
 }
 
 /// Reaps zombies; answers with the status of `wanted` once it ended.
@@ -148,10 +159,15 @@ fn children() -> Vec<(i32, String)> {
     found
 }
 
-/// Leaves the verdict for whoever started this process.
-pub(super) fn write_verdict(result: &Path, verdict: &Verdict) {
-    let text = serde_json::to_vec(verdict).expect("a verdict is plain data");
-    if let Err(error) = std::fs::write(result, text) {
+/// What was told so far.
+fn read(result: &Path) -> Vec<Record> {
+    let text = std::fs::read_to_string(result).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// Leaves how a case ended for whoever started this process.
+pub(super) fn tell(result: &Path, record: &Record) {
+    if let Err(error) = super::append(result, record) {
         eprintln!("{}: {error}", result.display());
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use ringfence_tests::suite::{Outcome, Record};
+use ringfence_tests::suite::{Outcome, Record, print_line};
 
 use super::{Asked, Kernel, SUITE, record};
 use crate::shell;
@@ -182,14 +182,7 @@ fn last_lines(text: &str) -> String {
 fn tell(kernel: Kernel, records: &[Record], console: &Path, took: Duration) {
     let count = |outcome| records.iter().filter(|record| record.outcome == outcome).count();
     let failed = count(Outcome::Failed);
-    for record in records {
-        let word = match record.outcome {
-            Outcome::Passed => "pass",
-            Outcome::Failed => "FAIL",
-            Outcome::Skipped => "skip",
-        };
-        println!("{word} {SUITE}: {} ({:.2} s)", record.name, record.seconds);
-    }
+    records.iter().for_each(print_line);
     println!(
         "{SUITE}: Linux {}: {} passed, {failed} failed, {} skipped, in {:.0} s",
         kernel.name(),
