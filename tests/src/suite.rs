@@ -30,6 +30,9 @@ use serde::{Deserialize, Serialize};
 /// What a case returns. An error fails it, except [`CannotRun`], which skips it.
 pub type CaseResult = anyhow::Result<()>;
 
+/// A case of [`Suite::together`]: its name, and what it does with what is shared.
+pub type Shared<T> = (&'static str, fn(&T) -> CaseResult);
+
 /// Why a case cannot run on this machine: returned as an error, it makes the case `skipped`.
 #[derive(Clone, Debug)]
 pub struct CannotRun(pub String);
@@ -127,7 +130,7 @@ impl Suite {
     pub fn together<T: 'static>(
         mut self,
         start: impl Fn() -> anyhow::Result<T> + 'static,
-        cases: Vec<(&'static str, fn(&T) -> CaseResult)>,
+        cases: Vec<Shared<T>>,
     ) -> Suite {
         let suite = self.name;
         let names = cases.iter().map(|(name, _)| (*name).to_owned()).collect();

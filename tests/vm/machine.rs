@@ -1,17 +1,65 @@
-//! The kernel itself: what Ringfence expects of it is there.
+//! The kernel itself: what Ringfence expects of it is there, and its programs attach.
 
 use std::fs;
+use std::time::Duration;
 
-use anyhow::ensure;
-use ringfence_tests::suite::{CaseResult, Suite, skip};
+use anyhow::{Context as _, ensure};
+use ringfence::probe::client::Client;
+use ringfence_tests::suite::{CannotRun, CaseResult};
 
-/// Adds this file's cases.
-pub fn cases(suite: Suite) -> Suite {
-    suite.case("bpf is among the kernel's security modules", modules)
+use crate::stand::{Case, Stand};
+
+/// Set in a guest, whose kernel lets every program load.
+const GUEST: &str = "RINGFENCE_GUEST";
+
+/// This file's cases.
+pub fn cases() -> Vec<Case> {
+    vec![
+        ("bpf is among the kernel's security modules", modules),
+        ("every program attaches that this kernel has a hook for", programs),
+    ]
 }
 
-fn modules() -> CaseResult {
-    let Ok(list) = fs::read_to_string("/sys/kernel/security/lsm") else { return skip("securityfs is not mounted") };
+/// Whether this is a guest, where nothing but the kernel's age is an excuse for a program that does not attach.
+pub fn is_guest() -> bool {
+    std::env::var_os(GUEST).is_some()
+}
+
+/// For cases about what only LSM programs can do.
+pub fn needs_lsm() -> Result<(), CannotRun> {
+    // A kernel may list bpf and refuse LSM programs all the same; guests are known not to.
+    if is_guest() { Ok(()) } else { Err(CannotRun("LSM programs are tried in guests only".into())) }
+}
+
+/// Whether this kernel is at least of this version.
+pub fn is_at_least(major: u32, minor: u32) -> anyhow::Result<bool> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let mut numbers = release.split(['.', '-', '+']).map(str::parse::<u32>);
+    let mut next = || -> anyhow::Result<u32> { Ok(numbers.next().context("too short")??) };
+    Ok((next()?, next()?) >= (major, minor))
+}
+
+fn modules(_: &Stand) -> CaseResult {
+    needs_lsm()?;
+    let list = fs::read_to_string("/sys/kernel/security/lsm").context("/sys/kernel/security/lsm")?;
     ensure!(list.trim().split(',').any(|name| name == "bpf"), "{list}");
+    Ok(())
+}
+
+fn programs(stand: &Stand) -> CaseResult {
+    let status = async {
+        let mut client = Client::connect(&stand.stage.probe_socket(), Duration::from_secs(30)).await?;
+        anyhow::Ok(client.status().await?)
+    };
+    let status = tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(status)?;
+    ensure!(!status.programs.is_empty());
+    for state in status.programs {
+        let name = &state.program;
+        let reason = state.reason.as_deref().unwrap_or_default();
+        let too_old = name.ends_with("_unix") && !is_at_least(6, 7)?;
+        let excused = too_old || !is_guest() || reason.contains("only while a launch may live");
+        ensure!(state.attached || excused, "{name}: {reason}");
+        println!("{name}: {}", if state.attached { "attached" } else { reason });
+    }
     Ok(())
 }

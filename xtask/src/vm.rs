@@ -140,15 +140,23 @@ fn in_guests(kernels: &[Kernel], staged: &Path, asked: &Asked<'_>) -> anyhow::Re
     }
     let rooms = rooms()?;
     let initramfs = image::build(&rooms, staged, asked.filters)?;
-    for (kernel, image) in ready {
-        let room = rooms.join(kernel.name());
-        if asked.shell {
-            guest::shell(&image, &initramfs)?;
-        } else {
-            records.extend(guest::run(kernel, &image, &initramfs, &room, asked)?);
-        }
+    if asked.shell {
+        ready.iter().try_for_each(|(_, image)| guest::shell(image, &initramfs))?;
+        return Ok(records);
     }
-    Ok(records)
+    // Side by side, since what runs in a guest is mostly one process at a time.
+    std::thread::scope(|scope| {
+        let start = |(kernel, image): (Kernel, PathBuf)| {
+            let room = rooms.join(kernel.name());
+            let initramfs = &initramfs;
+            scope.spawn(move || guest::run(kernel, &image, initramfs, &room, asked))
+        };
+        let started: Vec<_> = ready.into_iter().map(start).collect();
+        for guest in started {
+            records.extend(guest.join().map_err(|_| anyhow::anyhow!("a guest's thread panicked"))??);
+        }
+        Ok(records)
+    })
 }
 
 /// Where images are made and what guests say is kept.

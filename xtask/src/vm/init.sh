@@ -56,7 +56,7 @@ suite() {
     echo "# end $?" >&3
 }
 
-export RINGFENCE_STAGE=/vm/programs RINGFENCE_TEST_RUN=guest
+export RINGFENCE_STAGE=/vm/programs RINGFENCE_TEST_RUN=guest RINGFENCE_GUEST=1
 cd /vm
 . /vm/run
 echo "# done" >&3

@@ -1,0 +1,70 @@
+//! An ordinary user with a working tree, and a probe and a service of their own.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use ringfence_tests::person::Person;
+use ringfence_tests::running::{Probe, Service};
+use ringfence_tests::stage::Stage;
+use ringfence_tests::suite::Shared;
+use serde_json::Value;
+
+/// A case that is given a stand.
+pub type Case = Shared<Stand>;
+
+/// See the module. It takes seconds to start on an emulated machine: cases share one.
+pub struct Stand {
+    /// Ends before the probe.
+    pub service: Service,
+    /// Its kernel programs are attached.
+    pub probe: Probe,
+    /// Who runs everything.
+    pub person: Person,
+    /// The programs.
+    pub stage: Stage,
+    /// The working tree, where commands start.
+    pub tree: PathBuf,
+}
+
+/// A command that ran.
+pub struct Ran {
+    /// Its exit code.
+    pub code: Option<i32>,
+    /// Its standard output.
+    pub printed: String,
+    /// The session of the report.
+    pub session: Value,
+}
+
+impl Stand {
+    /// Starts both.
+    pub fn start() -> anyhow::Result<Stand> {
+        let person = Person::new()?;
+        let stage = Stage::new()?;
+        let tree = person.directory("project")?;
+        let probe = Probe::start(&stage)?;
+        let service = Service::start(&stage, &person)?;
+        Ok(Stand { service, probe, person, stage, tree })
+    }
+
+    /// Runs a shell script with `ringfence run` as a session of its own.
+    pub fn run(&self, script: &str) -> anyhow::Result<Ran> {
+        let mut command = self.service.ringfence(&self.person, &["run", "--json", "--", "/bin/sh", "-c", script]);
+        let output = command.current_dir(&self.tree).output()?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let report = errors.find("\n{").map_or(&errors[..], |at| &errors[at..]);
+        let report: Value = serde_json::from_str(report)
+            .with_context(|| format!("no report in: {errors}\n{}\n{}", self.service.log(), self.probe.log()))?;
+        let session = report["sessions"][0].clone();
+        ensure!(session.is_object(), "{report:#}");
+        Ok(Ran { code: output.status.code(), printed: String::from_utf8(output.stdout)?, session })
+    }
+}
+
+impl Ran {
+    /// The one tool call that a supervised command is.
+    pub fn entry(&self) -> anyhow::Result<&Value> {
+        let entries = self.session["entries"].as_array().context("entries")?;
+        entries.iter().find(|entry| entry["tool"] == "run").with_context(|| format!("{:#}", self.session))
+    }
+}
