@@ -35,6 +35,7 @@ use crate::service::metrics::Metrics;
 use crate::service::plans::Plans;
 use crate::service::probe_link::ProbeLink;
 use crate::service::records::Records;
+use crate::service::rules::SessionRules;
 use crate::service::sessions::{Session, Sessions};
 
 /// Everything a tool call passes through. One per service, on one thread: nothing is borrowed over an await.
@@ -48,6 +49,7 @@ pub struct Pipeline {
     /// Where hooks leave what they decided alone.
     pub(crate) hook_places: Places,
     pub(crate) plans: Plans,
+    pub(crate) rules: SessionRules,
     pub(crate) probe: Rc<ProbeLink>,
     pub(crate) joiner: RefCell<Joiner>,
     /// By session number: what the kernel showed of canaries, which are outside the ledger and its counts.
@@ -145,6 +147,7 @@ impl Pipeline {
         };
         if let Some(mark) = open.mark {
             self.probe.expect_launch(mark).await;
+            self.rules.look_soon();
         }
         if open.plan.is_none() {
             let fence = self.policy.default_fence();

@@ -6,6 +6,7 @@ mod listings;
 mod plan;
 mod policy;
 mod report;
+mod rules;
 mod run;
 mod status;
 
@@ -55,6 +56,8 @@ enum Verb {
     },
     /// What a session decided, confined and really ran
     Report(report::ReportArgs),
+    /// What the kernel refuses to the sessions that are open: addresses, brokers, protected names
+    Rules(rules::RulesArgs),
     /// Sessions, newest first
     Sessions(listings::ListArgs),
     /// What a person should know of
@@ -155,6 +158,7 @@ pub fn main() -> ExitCode {
         }
         Verb::Status { json } => status::status(&at, json),
         Verb::Report(args) => report::report(&at, &args),
+        Verb::Rules(args) => rules::rules(&at, &args),
         Verb::Sessions(args) => listings::sessions(&at, &args),
         Verb::Findings(args) => listings::findings(&at, &args),
         Verb::Policy { verb } => policy::policy(&verb),

@@ -33,4 +33,4 @@ pub mod reading;
 pub mod rules;
 
 #[cfg(feature = "service")]
-pub use file::Fences;
+pub use file::{Fence, Fences};

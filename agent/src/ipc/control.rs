@@ -46,6 +46,11 @@ pub enum Ask {
         /// How many.
         limit: u32,
     },
+    /// What the kernel's programs refuse to the trees that are open, or to one session's.
+    Rules {
+        /// The session, by id or a beginning of it.
+        session: Option<String>,
+    },
     /// Opens a session for a command that `ringfence run` is about to start in `child`, which waits.
     RunOpen {
         /// The waiting child, which becomes the launcher.

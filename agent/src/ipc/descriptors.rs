@@ -50,8 +50,8 @@ impl AsyncRead for Receiver<'_> {
     }
 }
 
-/// Writes one frame with a descriptor beside its first byte. The frame must fit the socket's buffer (a small one does).
-pub async fn write_with(socket: &UnixStream, body: &[u8], passed: BorrowedFd<'_>) -> Result<(), FrameError> {
+/// Writes one frame with descriptors beside its first byte. The frame must fit the socket's buffer (a small one does).
+pub async fn write_with(socket: &UnixStream, body: &[u8], passed: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
     let length = u32::try_from(body.len())
         .map_err(|_| FrameError::TooLarge { length: body.len() as u64, limit: u32::MAX as usize })?;
     let mut whole = Vec::with_capacity(PREFIX_BYTES + body.len());
@@ -59,7 +59,7 @@ pub async fn write_with(socket: &UnixStream, body: &[u8], passed: BorrowedFd<'_>
     whole.extend_from_slice(body);
     let mut sent = 0;
     while sent < whole.len() {
-        let descriptors: &[BorrowedFd<'_>] = if sent == 0 { &[passed] } else { &[] };
+        let descriptors: &[BorrowedFd<'_>] = if sent == 0 { passed } else { &[] };
         sent += socket
             .async_io(Interest::WRITABLE, || peer::send(socket.as_fd(), &whole[sent..], descriptors))
             .await

@@ -1,7 +1,7 @@
 //! Who is here: sessions opened by their first call, remembered while their host lives, closed with it.
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::Pipeline;
 use crate::clock::boottime_ns;
@@ -11,6 +11,7 @@ use crate::ledger::join::Fact;
 use crate::policy::judge::World;
 use crate::process::{self, ProcessId};
 use crate::service::callers::Caller;
+use crate::service::rules::Subject;
 use crate::service::sessions::Session;
 
 /// Longest prompt that is kept in memory for the task anchor, in bytes.
@@ -46,10 +47,6 @@ impl Pipeline {
     async fn meet(&self, event: &HostEvent, caller: &Caller) {
         // One host process may hold several sessions in turn: the mark and the plan go on.
         let sibling = caller.host.and_then(|host| self.sessions.borrow().of_host(host).cloned());
-        let mark = match &sibling {
-            Some(sibling) => sibling.mark,
-            None => self.mark_of_host(caller).await,
-        };
         let host_version = caller
             .host
             .and_then(|host| peer::executable(host).ok())
@@ -61,6 +58,11 @@ impl Pipeline {
         // The working tree is fixed by the first directory, also across a restart of this service: the host's may have moved.
         let first = earlier.as_ref().and_then(|_| self.records.first_directory(&event.session));
         let cwd = first.unwrap_or_else(|| PathBuf::from(&event.cwd));
+        let tree = self.plans.tree_of(&cwd);
+        let mark = match &sibling {
+            Some(sibling) => sibling.mark,
+            None => self.mark_of_host(caller, &event.session, &cwd).await,
+        };
         self.open_session(Session {
             id: event.session.clone(),
             host: HostKind::ClaudeCode,
@@ -69,7 +71,7 @@ impl Pipeline {
             mark,
             // A host met at its own start has run only itself; one met later has a past that nobody saw.
             complete: sibling.as_ref().map_or(at_start, |sibling| sibling.complete),
-            tree: self.plans.tree_of(&cwd),
+            tree,
             first_cwd: cwd,
             plan: sibling.and_then(|sibling| sibling.plan),
             task: None,
@@ -81,18 +83,43 @@ impl Pipeline {
     }
 
     /// The number of a host's tree: the one it has, as long as the probe knows it, else a new one.
-    async fn mark_of_host(&self, caller: &Caller) -> Option<u64> {
+    async fn mark_of_host(&self, caller: &Caller, session: &str, cwd: &Path) -> Option<u64> {
+        let subject = Subject {
+            session: session.to_owned(),
+            host: HostKind::ClaudeCode,
+            tree: self.plans.resolved(cwd),
+            fence: self.policy.default_fence().to_owned(),
+        };
         if let Some(mark) = caller.mark
             && self.probe.counters(mark.session).await.is_some()
         {
+            self.set_rules(mark.session, subject).await;
             return Some(mark.session);
         }
-        self.probe.open_session(caller.host?).await.map(|(mark, _)| mark)
+        self.mark_tree(caller.host?, subject).await
+    }
+
+    /// Marks a tree whose rules are in the kernel already: no process of it runs a moment without them.
+    pub(crate) async fn mark_tree(&self, root: ProcessId, subject: Subject) -> Option<u64> {
+        let mark = self.probe.new_session().await?;
+        self.set_rules(mark, subject).await;
+        let marked = self.probe.enrol(mark, root).await;
+        if marked.is_none() {
+            self.rules.forget(mark);
+        }
+        marked.map(|_| mark)
+    }
+
+    async fn set_rules(&self, mark: u64, subject: Subject) {
+        let session = subject.session.clone();
+        if let Err(error) = self.rules.set(mark, subject).await {
+            self.rules_failed(&session, &error.to_string());
+        }
     }
 
     /// A session that was opened while the probe was away is marked as soon as it answers.
     async fn mark_late(&self, session: Session, caller: &Caller) {
-        let Some(mark) = self.mark_of_host(caller).await else { return };
+        let Some(mark) = self.mark_of_host(caller, &session.id, &session.first_cwd).await else { return };
         let marked = Session { mark: Some(mark), complete: false, ..session };
         self.tell_opened(&marked);
         if let Some(open) = self.sessions.borrow_mut().get_mut(&marked.id) {

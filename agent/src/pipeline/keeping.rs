@@ -65,6 +65,7 @@ impl Pipeline {
             attending: tokio::sync::Mutex::default(),
             started_ns: boottime_ns(),
             policy,
+            rules: plans.rules(places),
             plans,
             probe,
             metrics,
@@ -143,6 +144,7 @@ impl Pipeline {
         for session in over {
             if let Some(mark) = session.mark {
                 self.probe.close_session(mark).await;
+                self.rules.forget(mark);
                 self.lost.borrow_mut().remove(&mark);
             }
             self.plans.withdraw(&session).await;
@@ -152,6 +154,7 @@ impl Pipeline {
     /// The stream of observations is there; what happened before it is not known.
     pub(crate) fn observation_resumed(&self) {
         tracing::info!("the kernel is observed");
+        self.rules.distrust();
     }
 
     /// The stream ended: every open session has a gap.
@@ -161,6 +164,13 @@ impl Pipeline {
             let text = "the probe stopped: what ran from here until it is back was not observed";
             self.records.finding("observation_gap", Some(&session), text);
         }
+    }
+
+    /// The kernel does not refuse what it should to a session's processes, or by rules that are not up to date.
+    pub(crate) fn rules_failed(&self, session: &str, reason: &str) {
+        tracing::error!("rules of session {session}: {reason}");
+        let text = format!("the kernel's rules for this session could not be brought up to date: {reason}");
+        self.records.finding("rules_not_set", Some(session), &text);
     }
 
     /// What may be shown of a command's words.

@@ -133,6 +133,18 @@ impl Client {
         self.response().await
     }
 
+    /// Makes one request that descriptors come with; otherwise as [`Client::request`].
+    pub async fn request_with(
+        &mut self,
+        request: &Request,
+        passed: &[BorrowedFd<'_>],
+    ) -> Result<Response, ClientError> {
+        let body = frames::encode(request)?;
+        let sent = tokio::time::timeout(self.deadline, descriptors::write_with(&self.socket, &body, passed));
+        sent.await.map_err(|_| ClientError::TimedOut)??;
+        self.response().await
+    }
+
     async fn response(&mut self) -> Result<Response, ClientError> {
         let body = frame::read_async(&mut self.socket, FRAME_BYTES, self.deadline).await?;
         match frames::decode(&body)? {
@@ -190,10 +202,7 @@ impl Client {
 
     /// See [`Request::MarkOfPassed`]: the mark of the process behind a pidfd, such as a [`crate::ipc::peer::Peer`]'s.
     pub async fn mark_behind(&mut self, pidfd: BorrowedFd<'_>) -> Result<Option<Mark>, ClientError> {
-        let body = frames::encode(&Request::MarkOfPassed)?;
-        let sent = tokio::time::timeout(self.deadline, descriptors::write_with(&self.socket, &body, pidfd));
-        sent.await.map_err(|_| ClientError::TimedOut)??;
-        match self.response().await? {
+        match self.request_with(&Request::MarkOfPassed, &[pidfd]).await? {
             Response::Mark { mark } => Ok(mark),
             _ => Err(out_of_place()),
         }

@@ -148,10 +148,14 @@ impl Canary {
             gate.env_clear().current_dir(self.tree()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         })?;
         let child = process::stat(gate.child.id()).map_err(std::io::Error::other)?.id;
-        let Some((mark, _)) = pipeline.probe.open_session(child).await else {
+        let Some(mark) = pipeline.probe.new_session().await else {
             gate.shut();
             return Err(CanaryError::NoAnswer);
         };
+        if pipeline.probe.enrol(mark, child).await.is_none() {
+            gate.shut();
+            return Err(CanaryError::NoAnswer);
+        }
         pipeline.canaries.borrow_mut().insert(mark, Seen::default());
         pipeline.probe.expect_launch(mark).await;
         let ran = self.let_through(gate, plan).await;

@@ -15,6 +15,7 @@ pub mod person;
 pub mod plans;
 pub mod probe_link;
 pub mod records;
+pub mod rules;
 pub mod runs;
 pub mod sessions;
 pub mod sockets;
@@ -101,6 +102,7 @@ async fn serve(options: Options) -> Result<(), ServiceError> {
         tokio::task::spawn_local(watch::observations(Rc::clone(&pipeline))),
         tokio::task::spawn_local(watch::time(Rc::clone(&pipeline))),
         tokio::task::spawn_local(watch::age(Rc::clone(&pipeline))),
+        tokio::task::spawn_local(watch::rules(Rc::clone(&pipeline))),
         tokio::task::spawn_local(watch::proof(Rc::clone(&person), places.canary_ground())),
     ];
     if let Some(endpoint) = metrics {

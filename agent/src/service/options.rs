@@ -60,6 +60,8 @@ pub struct ServicePlaces {
     pub launcher: PathBuf,
     /// `ringfence`.
     pub ringfence: PathBuf,
+    /// Directories of policy files, and the person's own of everything of Ringfence.
+    pub policies: Vec<PathBuf>,
 }
 
 impl ServicePlaces {
@@ -107,7 +109,10 @@ impl Options {
         for dir in [&state_dir, &runtime_dir] {
             private_directory(dir)?;
         }
+        let mut policies = self.policy_paths().directories;
+        policies.extend(home.as_ref().map(|home| home.join(".config/ringfence")));
         Ok(ServicePlaces {
+            policies,
             home: home.unwrap_or_else(|| state_dir.clone()),
             runtime_dir,
             state_dir,

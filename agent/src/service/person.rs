@@ -39,6 +39,12 @@ impl Person {
             Ask::Report { session } => self.report(&session).await,
             Ask::Sessions { limit } => json_or_failed(self.pipeline.records.sessions(limit)),
             Ask::Findings { limit } => json_or_failed(self.pipeline.records.findings(limit)),
+            Ask::Rules { session } => match self.pipeline.rules.shown(session.as_deref()) {
+                none if none.is_empty() && session.is_some() => {
+                    refused(Refusal::NotFound, "no tree of such a session is open, or no probe runs".to_owned())
+                }
+                shown => json(&shown),
+            },
             Ask::RunOpen { child, fence, command, cwd } => self.run_open(peer, child, &fence, &command, cwd).await,
             Ask::RunClose { session, exit_code } => self.run_close(peer, &session, exit_code).await,
             Ask::Change { change, passphrase } => self.change(peer, change, passphrase.as_deref()).await,

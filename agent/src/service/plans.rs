@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use super::options::ServicePlaces;
 use super::probe_link::{ProbeLink, ProbeState};
+use super::rules::SessionRules;
 use super::sessions::Session;
 use crate::fence::Fences;
 use crate::fence::compile::{self, CompileError, FenceRequest, ToolPlaces};
@@ -130,12 +131,23 @@ impl Plans {
         top
     }
 
+    /// The working tree and its git directories, as [`Plans::tree_of`] fixed them; the directory alone where it may be none.
+    pub fn resolved(&self, cwd: &Path) -> Tree {
+        let known = self.trees.borrow().get(cwd).cloned().flatten();
+        known.unwrap_or_else(|| Tree { top: cwd.to_owned(), git: Vec::new() })
+    }
+
+    /// The rules of trees, for the same places.
+    pub fn rules(&self, places: &ServicePlaces) -> SessionRules {
+        let (tools, hosts) = (self.tools.clone(), self.host_directories.clone());
+        SessionRules::new(self.fences.clone(), places, tools, hosts, Rc::clone(&self.probe))
+    }
+
     /// Compiles the session's plan and puts it where its launcher looks; answers with the path.
     pub async fn publish(&self, session: &Session, fence: &str, policy: &str) -> Result<PathBuf, PlanError> {
         let host = session.host_process.ok_or(PlanError::NoHost)?;
-        let resolved = self.trees.borrow().get(&session.first_cwd).cloned().flatten();
-        let tree_writable = resolved.is_some();
-        let tree = resolved.unwrap_or_else(|| Tree { top: session.first_cwd.clone(), git: Vec::new() });
+        let tree_writable = self.trees.borrow().get(&session.first_cwd).is_some_and(Option::is_some);
+        let tree = self.resolved(&session.first_cwd);
         let mut plan = compile::compile(&FenceRequest {
             host: Some(host),
             tree_writable,

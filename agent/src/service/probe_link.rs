@@ -2,13 +2,15 @@
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
 
 use crate::probe::client::{Client, ClientError, Stream};
-use crate::probe::protocol::{Counters, Mark, ProgramState, Request, Response, Role};
+use crate::probe::protocol::{Counters, FileId, IDENTIFIED, Mark, ProgramState, Request, Response, Role};
+use crate::probe::rules::RuleSet;
 use crate::process::ProcessId;
 
 /// Longest wait for one answer: a hook call waits behind it.
@@ -45,32 +47,41 @@ impl ProbeLink {
 
     /// Asks once, connecting first when needed. `None` is: no answer, and [`ProbeLink::state`] says why.
     async fn ask(&self, request: Request) -> Option<Response> {
+        self.ask_with(&request, &[]).await.ok()
+    }
+
+    /// Asks once, with descriptors, connecting first when needed. The error is for a person.
+    async fn ask_with(&self, request: &Request, passed: &[BorrowedFd<'_>]) -> Result<Response, String> {
         let mut held = self.client.lock().await;
         if held.is_none() {
             match Client::connect(&self.socket, ANSWER).await {
                 Ok(client) => *held = Some(client),
                 Err(error) => {
                     *self.state.borrow_mut() = state_of(&error);
-                    return None;
+                    return Err(error.to_string());
                 }
             }
         }
-        let answer = held.as_mut()?.request(&request).await;
+        let Some(client) = held.as_mut() else { return Err("not connected".to_owned()) };
+        let answer = match passed {
+            [] => client.request(request).await,
+            passed => client.request_with(request, passed).await,
+        };
         match answer {
             Ok(response) => {
                 *self.state.borrow_mut() = ProbeState::Connected;
-                Some(response)
+                Ok(response)
             }
             // A typed refusal is an answer: the connection is as good as before.
             Err(ClientError::Refused { kind, reason }) => {
                 tracing::debug!("the probe refused ({kind:?}): {reason}");
                 *self.state.borrow_mut() = ProbeState::Connected;
-                None
+                Err(reason)
             }
             Err(error) => {
                 *held = None;
                 *self.state.borrow_mut() = state_of(&error);
-                None
+                Err(error.to_string())
             }
         }
     }
@@ -94,15 +105,46 @@ impl ProbeLink {
         self.client.lock().await.as_ref().map(|client| client.plan_directory().to_owned())
     }
 
-    /// A new session number, and how many threads of `root` and its descendants carry it.
-    pub async fn open_session(&self, root: ProcessId) -> Option<(u64, u32)> {
-        let Response::Session { session } = self.ask(Request::OpenSession).await? else { return None };
+    /// A new session number, which no process carries yet.
+    pub async fn new_session(&self) -> Option<u64> {
+        match self.ask(Request::OpenSession).await? {
+            Response::Session { session } => Some(session),
+            _ => None,
+        }
+    }
+
+    /// Marks `root` and its descendants; answers how many threads carry the number now. A session that nothing could be
+    /// marked for is closed.
+    pub async fn enrol(&self, session: u64, root: ProcessId) -> Option<u32> {
         match self.ask(Request::Enrol { session, root, role: Role::Host }).await {
-            Some(Response::Enrolled { threads }) => Some((session, threads)),
+            Some(Response::Enrolled { threads }) => Some(threads),
             _ => {
                 self.ask(Request::CloseSession { session }).await;
                 None
             }
+        }
+    }
+
+    /// How the kernel keys these files, in order. They are held by the probe for the session's rules.
+    pub async fn identify(&self, session: u64, files: &[BorrowedFd<'_>]) -> Result<Vec<FileId>, String> {
+        let mut all = Vec::with_capacity(files.len());
+        for batch in files.chunks(IDENTIFIED) {
+            match self.ask_with(&Request::Identify { session }, batch).await? {
+                Response::Identified { files } if files.len() == batch.len() => all.extend(files),
+                _ => return Err("an answer to another question".to_owned()),
+            }
+        }
+        Ok(all)
+    }
+
+    /// From now on a session's processes are judged by these; answers with their generations.
+    pub async fn set_rules(&self, session: u64, launched: RuleSet, host: RuleSet) -> Result<(u32, u32), String> {
+        match self
+            .ask_with(&Request::SetRules { session, launched: Box::new(launched), host: Box::new(host) }, &[])
+            .await?
+        {
+            Response::RulesSet { launched, host } => Ok((launched, host)),
+            _ => Err("an answer to another question".to_owned()),
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::control_server::refused;
 use super::person::Person;
+use super::rules::Subject;
 use super::sessions::Session;
 use crate::clock::boottime_ns;
 use crate::fence::line;
@@ -39,14 +40,20 @@ impl Person {
                 "{dir} cannot be a working tree (it is /, your home or above it): run it from a project"
             ));
         };
-        let marked = self.pipeline.probe.open_session(child).await;
         let id = format!("run-{}", uuid::Uuid::now_v7());
+        let subject = Subject {
+            session: id.clone(),
+            host: HostKind::Run,
+            tree: self.pipeline.plans.resolved(&cwd),
+            fence: fence.to_owned(),
+        };
+        let mark = self.pipeline.mark_tree(child, subject).await;
         let session = Session {
             id: id.clone(),
             host: HostKind::Run,
             host_version: None,
             host_process: Some(child),
-            mark: marked.map(|(mark, _)| mark),
+            mark,
             complete: true,
             tree: Some(tree),
             first_cwd: cwd.clone(),
@@ -61,6 +68,7 @@ impl Person {
             Ok(plan) => plan,
             Err(error) => {
                 if let Some(mark) = session.mark {
+                    self.pipeline.rules.forget(mark);
                     self.pipeline.probe.close_session(mark).await;
                 }
                 return failed(error.to_string());

@@ -74,6 +74,11 @@ pub async fn age(pipeline: Rc<Pipeline>) {
     }
 }
 
+/// Keeps every tree's rules to what the machine is now.
+pub async fn rules(pipeline: Rc<Pipeline>) {
+    pipeline.rules.keep_current(|session, reason| pipeline.rules_failed(session, reason)).await;
+}
+
 /// Proves the fence at start and every minute while a session lives.
 pub async fn proof(person: Rc<Person>, ground: PathBuf) {
     loop {

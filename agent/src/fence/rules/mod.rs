@@ -2,11 +2,12 @@
 //!
 //! [`addresses`], [`names`] and [`brokers`] turn what a person writes into what a map can answer, [`protected`] says which
 //! names are protected; [`files`] holds open what rules speak of, until the probe has said how the kernel keys it.
-//! [`compile`] puts them together for a session, [`labels`] says afterwards what a refusal is called.
+//! [`domains`] knows the addresses of names. [`compile`] puts all together for a session, [`labels`] says afterwards what a refusal is called.
 
 pub mod addresses;
 pub mod brokers;
 pub mod compile;
+pub mod domains;
 pub mod files;
 pub mod labels;
 pub mod names;
