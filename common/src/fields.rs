@@ -50,6 +50,12 @@ macro_rules! kernel_fields {
             OFF_SOCK_ADDR_SK: "bpf_sock_addr_kern", "sk";
             OFF_SOCK_ADDR_UADDR: "bpf_sock_addr_kern", "uaddr";
             OFF_SOCK_TYPE: "sock", "sk_type";
+            OFF_SOCK_FAMILY: "sock", "__sk_common.skc_family";
+            OFF_SOCK_PEER_PID: "sock", "sk_peer_pid";
+            OFF_PID_NUMBERS: "pid", "numbers";
+            OFF_SOCKET_SK: "socket", "sk";
+            OFF_SOCKET_STATE: "socket", "state";
+            OFF_MSGHDR_NAME: "msghdr", "msg_name";
         }
     };
 }
@@ -61,6 +67,12 @@ macro_rules! optional_kernel_fields {
         $with! {
             // Came with the hooks for unix sockets, Linux 6.7.
             OFF_SOCK_ADDR_UADDRLEN: "bpf_sock_addr_kern", "uaddrlen";
+            // Unix sockets can be a module, whose types are not here.
+            OFF_UNIX_ADDRESS: "unix_sock", "addr";
+            OFF_UNIX_DENTRY: "unix_sock", "path.dentry";
+            OFF_UNIX_PEER: "unix_sock", "peer";
+            OFF_UNIX_ADDRESS_LEN: "unix_address", "len";
+            OFF_UNIX_ADDRESS_NAME: "unix_address", "name";
         }
     };
 }

@@ -63,8 +63,8 @@ plain! {
         pub attempt: u64,
         /// See [`TaskState::watch`].
         pub watch: u32,
-        /// Always 0.
-        pub reserved: u32,
+        /// See [`TaskState::denied`].
+        pub denied: u32,
     }
 }
 

@@ -68,6 +68,10 @@ plain! {
     }
 }
 
+/// Bit of [`Rules::refuse`]: where no LSM program knows the resolved peer, [`gate::UNIX`] and [`gate::ABSTRACT`] refuse
+/// every unix socket, the tree's own too. Without it they let all pass there, and note it.
+pub const UNIX_ALL_OFF: u64 = 1 << 63;
+
 /// Ranges of ports that one prefix can have.
 pub const PORT_RANGES: usize = 16;
 

@@ -95,6 +95,13 @@ pub fn forget(value: usize) -> usize {
     slot(&copy) as usize
 }
 
+/// At most `most`, in a form that the verifier understands.
+#[inline(always)]
+pub fn at_most(value: u32, most: u32) -> u32 {
+    let value = forget(value as usize);
+    if value > most as usize { most } else { value as u32 }
+}
+
 /// A pointer to an element of an array of pointers; null when it cannot be read.
 #[inline(always)]
 pub fn element(array: *const c_void, index: u32) -> *const c_void {
@@ -113,6 +120,16 @@ pub fn element(array: *const c_void, index: u32) -> *const c_void {
 pub unsafe fn task_field(task: *mut task_struct, field: &'static u64) -> *mut task_struct {
     // SAFETY: the caller's promise; a bad pointer reads as null.
     unsafe { *(at(task.cast(), field).cast::<*mut task_struct>()) }
+}
+
+/// A socket (`struct sock`) that a `struct socket` points to, as the verifier's own pointer, which socket storage wants.
+///
+/// # Safety
+/// `socket` must be a pointer that the verifier knows as a `struct socket`.
+#[inline(always)]
+pub unsafe fn socket_field(socket: *mut c_void, field: &'static u64) -> *mut c_void {
+    // SAFETY: the caller's promise; a bad pointer reads as null.
+    unsafe { *(at(socket, field).cast::<*mut c_void>()) }
 }
 
 /// The running task.

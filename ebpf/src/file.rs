@@ -82,7 +82,7 @@ pub unsafe fn path_in_file_system(dentry: *const c_void, data: *mut u8) -> (usiz
         if len > PATH_BYTES - COMPONENT_BYTES {
             break;
         }
-        let to = data.wrapping_add(len & (PATH_BYTES - 1));
+        let to = data.wrapping_add(forget(len) & (PATH_BYTES - 1));
         // SAFETY: the offset is below PATH_BYTES and as much again follows.
         let read = unsafe { kernel_string(to, COMPONENT_BYTES as u32, pointer(dentry, &OFF_DENTRY_NAME)) };
         len = forget(len + read) & (2 * PATH_BYTES - 1);
@@ -114,7 +114,8 @@ unsafe fn components<const ROOM: usize>(file: *const c_void, data: *mut u8, begi
         if len > PATH_BYTES - COMPONENT_BYTES {
             break;
         }
-        let to = data.wrapping_add((begin + len) & (ROOM - 1));
+        let to = data.wrapping_add(forget(begin + len) & (ROOM - 1));
+        // Forgotten first: the compiler would leave out a mask that the test above makes needless to it, and to it alone.
         // SAFETY: the offset is below ROOM and as much again follows.
         let read = unsafe { kernel_string(to, COMPONENT_BYTES as u32, pointer(dentry, &OFF_DENTRY_NAME)) };
         len = forget(len + read) & (2 * PATH_BYTES - 1);

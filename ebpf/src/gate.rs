@@ -152,7 +152,7 @@ unsafe fn describe(scratch: *mut GateScratch, mut head: GateHead, subject: Subje
                 (len, if len == 0 || len == PATH_BYTES { GATE_PATH_WHOLE | GATE_PATH_CUT } else { GATE_PATH_WHOLE })
             }
             Subject::Bytes(from, len) => {
-                let len = if len > SUN_PATH { SUN_PATH } else { len };
+                let len = at_most(len, SUN_PATH);
                 let read = kernel_bytes(path, len, from);
                 if read { (len as usize, GATE_PATH_WHOLE) } else { (0, GATE_PATH_WHOLE | GATE_PATH_CUT) }
             }

@@ -2,12 +2,14 @@
 //!
 //! One file per family of hooks: [`task`] (fork, exec, exit), [`socket`] (cgroup programs), [`syscall`] (refusals and
 //! outcomes, attached on demand), [`walk`] (iterators that enrol), and [`lsm`], which refuses where the kernel lets LSM
-//! programs load. They share [`marks`] (whose is this task), [`gate`] (by which rules it is judged), [`emit`] (counting and the ring buffers), [`maps`], and [`fields`], the only place with pointer arithmetic.
+//! programs load. They share [`marks`] (whose is this task), [`gate`] (by which rules it is judged), [`address`] (what they say of an internet
+//! address), [`emit`] (counting and the ring buffers), [`maps`], and [`fields`], the only place with pointer arithmetic.
 //! The first thing every program does for a task without a mark is return.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
 
+mod address;
 mod emit;
 mod fields;
 mod file;

@@ -2,11 +2,11 @@
 
 use aya_ebpf::bindings::task_struct;
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
-use ringfence_common::maps::{FileKey, Mirrored, State, TaskState};
+use ringfence_common::maps::{Attempt, FileKey, Mirrored, State, TaskState};
 use ringfence_common::mark::{FLAG_GIT, Mark};
 
 use crate::fields::{self, OFF_TASK_GROUP_LEADER, OFF_TASK_START_BOOTTIME, USE_MIRROR};
-use crate::maps::{IDENTITIES, LAUNCHES, MARKS, MIRROR, STATE};
+use crate::maps::{ATTEMPTS, IDENTITIES, LAUNCHES, MARKS, MIRROR, STATE};
 
 /// The state of the running task; `None` when it is not marked.
 ///
@@ -79,6 +79,21 @@ pub fn mirror(tgid: u32, mark: &Mark, start_ns: u64) {
 pub fn forget(tgid: u32) {
     if fields::global(&USE_MIRROR) != 0 {
         let _ = MIRROR.remove(&tgid);
+    }
+}
+
+/// Remembers that the running thread is in attempt `time_ns`, so that its result is told when the system call ends.
+#[inline(always)]
+pub fn attempts(state: Option<&mut TaskState>, time_ns: u64) {
+    let watch = self::state().map_or(0, |state| state.watch);
+    if fields::global(&USE_MIRROR) != 0 {
+        if watch != 0 {
+            let thread = bpf_get_current_pid_tgid() as u32;
+            let _ = ATTEMPTS.insert(&thread, &Attempt { attempt: time_ns, watch, denied: 0 }, 0);
+        }
+    } else if let Some(state) = state {
+        state.attempt = time_ns;
+        state.watch = watch;
     }
 }
 

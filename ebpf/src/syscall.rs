@@ -62,6 +62,7 @@ fn take_attempt(state: &mut TaskState) -> u64 {
         // SAFETY: copied at once; only this thread writes its entry.
         let Some(found) = (unsafe { ATTEMPTS.get(&thread) }).copied() else { return 0 };
         let _ = ATTEMPTS.remove(&thread);
+        state.denied |= found.denied;
         (found.attempt, found.watch)
     } else {
         let found = (state.attempt, state.watch);

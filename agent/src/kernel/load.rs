@@ -9,6 +9,8 @@ use aya::programs::{Program, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_attach_type;
 
+use ringfence_common::maps::TIER_UNIX_BY_PEER;
+
 use super::btf::TypeInfo;
 use super::{KernelError, call, log, maps, mount};
 use crate::probe::protocol::ProgramState;
@@ -63,6 +65,8 @@ const PROGRAMS: &[Spec] = &[
     Spec { name: "rf_connect6", hook: Hook::Cgroup(bpf_attach_type::BPF_CGROUP_INET6_CONNECT), required: false },
     Spec { name: "rf_sendmsg4", hook: Hook::Cgroup(bpf_attach_type::BPF_CGROUP_UDP4_SENDMSG), required: false },
     Spec { name: "rf_sendmsg6", hook: Hook::Cgroup(bpf_attach_type::BPF_CGROUP_UDP6_SENDMSG), required: false },
+    Spec { name: "rf_bind4", hook: Hook::Cgroup(bpf_attach_type::BPF_CGROUP_INET4_BIND), required: false },
+    Spec { name: "rf_bind6", hook: Hook::Cgroup(bpf_attach_type::BPF_CGROUP_INET6_BIND), required: false },
     Spec { name: "rf_connect_unix", hook: Hook::CgroupUnix(call::CGROUP_UNIX_CONNECT), required: false },
     Spec { name: "rf_sendmsg_unix", hook: Hook::CgroupUnix(call::CGROUP_UNIX_SENDMSG), required: false },
     lsm("rf_bprm", "bprm_check_security"),
@@ -71,7 +75,30 @@ const PROGRAMS: &[Spec] = &[
     lsm("rf_kill", "task_kill"),
     lsm("rf_userns", "userns_create"),
     lsm("rf_bpf", "bpf"),
+    lsm("rf_sock_create", "socket_create"),
+    lsm("rf_sock_made", "socket_post_create"),
+    lsm("rf_sock_connect", "socket_connect"),
+    lsm("rf_sock_sendmsg", "socket_sendmsg"),
+    lsm("rf_sock_bind", "socket_bind"),
+    lsm("rf_sock_listen", "socket_listen"),
+    lsm(UNIX_BY_PEER[0], "unix_stream_connect"),
+    lsm(UNIX_BY_PEER[1], "unix_may_send"),
 ];
+
+/// The programs that know the resolved peer of a unix socket.
+const UNIX_BY_PEER: [&str; 2] = ["rf_unix_stream", "rf_unix_dgram"];
+
+/// The active security modules, one line.
+const SECURITY_MODULES: &str = "/sys/kernel/security/lsm";
+
+/// Which programs decide, bits `TIER_*`. An LSM program that is attached runs only if `bpf` is an active security
+/// module; where the list cannot be read, being attached has to do.
+pub fn tier(programs: &[ProgramState]) -> u32 {
+    let attached = |name: &&str| programs.iter().any(|state| state.program == **name && state.attached);
+    let active =
+        std::fs::read_to_string(SECURITY_MODULES).map_or(true, |list| list.trim().split(',').any(|one| one == "bpf"));
+    if active && UNIX_BY_PEER.iter().all(attached) { TIER_UNIX_BY_PEER } else { 0 }
+}
 
 /// Names of the LSM programs.
 #[cfg(test)]
@@ -85,6 +112,7 @@ const MIRROR_MAPS: [&str; 2] = ["MIRROR", "ATTEMPTS"];
 /// The first program that wants task storage in a cgroup program: it decides whether the mirror is used.
 const STORAGE_PROBE: &str = "rf_connect4";
 
+const NO_UNIX_TYPES: &str = "this kernel's type information lacks unix sockets (they are a module)";
 const NO_UNIX_HOOK: &str = "this kernel has no such hook (it came with Linux 6.7)";
 
 /// Where things are pinned. Names have no dots: bpffs reserves them.
@@ -333,7 +361,14 @@ impl<'a> Loading<'a> {
         Ok(Loading { object, pins, globals, programs })
     }
 
+    fn lacks(&self, field: &str) -> bool {
+        self.globals.iter().any(|(name, offset)| *name == field && *offset == 0)
+    }
+
     fn load(&mut self, name: &str, types: &Btf) -> Result<OwnedFd, String> {
+        if UNIX_BY_PEER.contains(&name) && self.lacks("OFF_UNIX_DENTRY") {
+            return Err(NO_UNIX_TYPES.into());
+        }
         let hook = PROGRAMS.iter().find(|spec| spec.name == name).map(|spec| spec.hook);
         let program = self.programs.program_mut(name).ok_or("the object has no such program")?;
         match (program, hook) {
@@ -353,7 +388,7 @@ impl<'a> Loading<'a> {
 
     /// The library relocates programs only on its way to load them itself: this takes the object apart once more.
     fn load_unix(&self, name: &str, kind: u32) -> Result<OwnedFd, String> {
-        if self.globals.iter().any(|(field, offset)| *field == "OFF_SOCK_ADDR_UADDRLEN" && *offset == 0) {
+        if self.lacks("OFF_SOCK_ADDR_UADDRLEN") {
             return Err(NO_UNIX_HOOK.into());
         }
         let mut object = aya_obj::Object::parse(self.object).map_err(|e| chain(&e))?;

@@ -145,6 +145,7 @@ impl Kernel {
         let state = State {
             abi: MAP_ABI,
             object: digest,
+            tier: load::tier(&programs),
             ..state.unwrap_or(State { next_session: 1, next_generation: 1, ..State::zeroed() })
         };
         maps.state.set(&0, &state)?;

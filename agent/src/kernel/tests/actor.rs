@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Barrier};
 
+use super::reach;
 use crate::process::{self, ProcessId};
 
 /// Names the thing to do; the test harness leaves no other way to hand it over.
@@ -113,6 +114,25 @@ fn act() {
             for _ in 0..count.parse::<u32>().unwrap() {
                 let _ = socket.send_to(b"x", ("127.0.0.1", port.parse().unwrap()));
             }
+        }
+        ["reach", ref targets @ ..] => {
+            wait();
+            for target in targets {
+                say(&format!("did {target} {}", reach::attempt(target)));
+            }
+        }
+        ["hammer", place, milliseconds] => {
+            wait();
+            let (tried, reached) =
+                reach::hammer(place, std::time::Duration::from_millis(milliseconds.parse().unwrap()));
+            say(&format!("hammered {tried} {reached}"));
+        }
+        ["connected", path] => {
+            wait();
+            let connected = reach::Connected::to(path);
+            say("connected");
+            wait();
+            say(&format!("sent {} {}", connected.send(), connected.send()));
         }
         ["open", ref paths @ ..] => {
             wait();

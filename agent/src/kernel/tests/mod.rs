@@ -5,8 +5,11 @@ mod actor;
 mod events;
 mod lifecycle;
 mod marks;
+mod network;
 mod processes;
+mod reach;
 mod rules;
+mod unix;
 
 use std::fs::File;
 use std::os::unix::fs::{PermissionsExt, chown};
