@@ -31,6 +31,7 @@ use crate::probe::protocol::Observation;
 use crate::service::callers::{Arrival, Caller, Callers};
 use crate::service::canary::Seen;
 use crate::service::files;
+use crate::service::health::Proof;
 use crate::service::metrics::Metrics;
 use crate::service::plans::Plans;
 use crate::service::probe_link::ProbeLink;
@@ -54,6 +55,10 @@ pub struct Pipeline {
     pub(crate) joiner: RefCell<Joiner>,
     /// By session number: what the kernel showed of canaries, which are outside the ledger and its counts.
     pub(crate) canaries: RefCell<HashMap<u64, Seen>>,
+    /// What canaries proved last.
+    pub(crate) proof: RefCell<Proof>,
+    /// Told when it should be proven anew.
+    pub(crate) prove_soon: tokio::sync::Notify,
     /// By session number: how many events the kernel had counted as lost.
     pub(crate) lost: RefCell<HashMap<u64, u64>>,
     /// Held while a session is met.

@@ -9,6 +9,7 @@
 //! [`machine::needs_lsm`] skips a case natively. Programs that a case runs must be in the guest: `PROGRAMS` in
 //! `xtask/src/vm/image.rs`. There is no compiler and no Python in it, but busybox, bash, perl and git.
 
+mod canaries;
 mod machine;
 mod observation;
 mod stand;
@@ -23,5 +24,5 @@ use crate::stand::Stand;
 fn main() -> ExitCode {
     // An emulated machine is slow.
     let suite = Suite::new("vm").limit(Duration::from_secs(120));
-    suite.together(Stand::start, [machine::cases(), observation::cases()].concat()).run()
+    suite.together(Stand::start, [machine::cases(), observation::cases(), canaries::cases()].concat()).run()
 }

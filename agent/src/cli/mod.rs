@@ -18,6 +18,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::ipc::control::{self, Answer, Ask, ControlError};
 use crate::places::{PlaceError, Places};
+use crate::service::canary::trials;
 
 /// Ringfence itself failed.
 pub const EXIT_FAILED: u8 = 125;
@@ -85,6 +86,15 @@ enum Verb {
     /// Started by `run`: waits until the session is open, then becomes the launcher
     #[command(hide = true)]
     Gate(run::GateArgs),
+    /// Started by the service: tries what the kernel's gates must refuse, and prints what happened
+    #[command(hide = true)]
+    GateCanary {
+        /// Only make a user namespace, and end with the errno
+        #[arg(long)]
+        namespace: bool,
+        /// What to aim at
+        targets: String,
+    },
     /// Started by the service: tries what a fence must refuse, and prints what happened
     #[command(hide = true)]
     Canary {
@@ -155,6 +165,10 @@ pub fn main() -> ExitCode {
         Verb::Canary { outside } => {
             let attempts = serde_json::to_value(crate::service::canary::attempt(&outside));
             attempts.map(|json| print_json(&json)).map_err(|error| CliError::Failed(error.to_string()))
+        }
+        Verb::GateCanary { namespace: true, targets: _ } => Ok(ExitCode::from(trials::namespace())),
+        Verb::GateCanary { namespace: false, targets } => {
+            trials::attempt(&targets).map(|()| ExitCode::SUCCESS).map_err(|error| CliError::Failed(error.to_string()))
         }
         Verb::Status { json } => status::status(&at, json),
         Verb::Report(args) => report::report(&at, &args),

@@ -14,6 +14,7 @@ use crate::gate::{self, Gate, Order};
 use crate::ipc::control::{self, Answer, Ask, ControlError};
 use crate::ledger::report;
 use crate::process;
+use crate::service::grade::Require;
 
 /// How long the service may take to open a session.
 const OPENING: Duration = Duration::from_secs(20);
@@ -27,6 +28,13 @@ pub(crate) struct RunArgs {
     /// The fence to put around it
     #[arg(long, default_value = "default")]
     fence: String,
+    /// Run nothing unless canaries have proven this much: `landlock` (Landlock and seccomp), `unix` (and unix sockets
+    /// made outside are refused), `kernel` (and every gate of the kernel programs, by BPF LSM)
+    #[arg(long, value_enum, value_name = "GRADE")]
+    require: Option<Require>,
+    /// Require `kernel` where BPF LSM is active, else `unix`
+    #[arg(long, conflicts_with = "require")]
+    strict: bool,
     /// The report as JSON, on stderr
     #[arg(long)]
     json: bool,
@@ -45,7 +53,8 @@ pub(crate) struct GateArgs {
 }
 
 pub(crate) fn run(at: &At, args: RunArgs) -> Result<ExitCode, CliError> {
-    let RunArgs { fence, json, command } = args;
+    let RunArgs { fence, require, strict, json, command } = args;
+    let require = require.or(strict.then_some(Require::Strict));
     ensure_service(at)?;
     let failed = |what: &str, error: &dyn std::fmt::Display| CliError::Failed(format!("{what}: {error}"));
     let program = std::env::current_exe().map_err(|error| failed("this program cannot be found", &error))?;
@@ -57,7 +66,7 @@ pub(crate) fn run(at: &At, args: RunArgs) -> Result<ExitCode, CliError> {
     keyboard.thread_block().map_err(|error| failed("sigprocmask", &error))?;
     let opened = process::stat(gate.child.id())
         .map_err(|error| CliError::Failed(error.to_string()))
-        .and_then(|child| at.ask(Ask::RunOpen { child: child.id, fence, command, cwd }, OPENING));
+        .and_then(|child| at.ask(Ask::RunOpen { child: child.id, fence, command, cwd, require }, OPENING));
     let (session, order) = match opened {
         Ok(Answer::RunOpened { session, launcher, plan, notes }) => {
             notes.iter().for_each(|note| eprintln!("ringfence: {note}"));

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::frame::{self, FrameError};
 use super::limits;
 use crate::process::ProcessId;
+use crate::service::grade::Require;
 
 /// Version of this protocol.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -61,6 +62,9 @@ pub enum Ask {
         command: Vec<String>,
         /// Where it runs.
         cwd: PathBuf,
+        /// What canaries must have proven, or nothing is run.
+        #[serde(default)]
+        require: Option<Require>,
     },
     /// The command ended; answers with its session's report once what it left has settled.
     RunClose {

@@ -159,6 +159,7 @@ impl Kernel {
             (own, IDENTITY_OWN, "own"),
             (git, IDENTITY_GIT, "git"),
         ])?;
+        kernel.programs.push(security_modules());
         Ok(kernel)
     }
 
@@ -289,6 +290,27 @@ impl Kernel {
         }
         Ok(())
     }
+}
+
+/// Whether LSM programs are asked at all: a kernel can attach them without ever calling them.
+fn security_modules() -> ProgramState {
+    let (attached, reason) = match std::fs::read_to_string("/sys/kernel/security/lsm") {
+        Ok(list) if list.trim().split(',').any(|module| module == "bpf") => (true, None),
+        Ok(list) => {
+            let list = list.trim();
+            let how = format!(
+                "`bpf` is not among the active security modules ({list}): boot with lsm={list},bpf to turn it on"
+            );
+            (false, Some(how))
+        }
+        Err(error) => {
+            let how = format!(
+                "whether `bpf` is among the active security modules cannot be read ({error}): mount -t securityfs securityfs /sys/kernel/security"
+            );
+            (false, Some(how))
+        }
+    };
+    ProgramState { program: "security modules".to_owned(), attached, reason }
 }
 
 /// Nanoseconds per clock tick, the unit of a process's start time.

@@ -32,6 +32,24 @@ pub struct Report {
 pub struct Coverage {
     /// `landlock`, `seccomp`, `bpf_lsm`, `cgroup`, `observation`, ….
     pub layers: Vec<LayerState>,
+    /// Gate by gate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<GateState>,
+}
+
+/// One gate of this machine: what it refuses, by which layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GateState {
+    /// `exec`, `connect_v4`, `unix_path`, ….
+    pub gate: String,
+    /// The layer that refuses, or that would: `bpf_lsm`, `cgroup`, `signal`, `landlock`, `seccomp`.
+    pub layer: String,
+    /// Whether it holds.
+    pub state: State,
+    /// Why it is as it is.
+    pub reason: String,
+    /// When a canary proved it (RFC 3339).
+    pub proven_at: Option<String>,
 }
 
 /// One layer of this machine.

@@ -429,7 +429,7 @@ mod tests {
             layer("landlock", State::Enforced, ""),
             layer("bpf_lsm", State::Absent, "not in the kernel's LSM list"),
         ];
-        Report::new(Coverage { layers }, scene.ledger.joiner.report(None))
+        Report::new(Coverage { layers, gates: Vec::new() }, scene.ledger.joiner.report(None))
     }
 
     #[test]

@@ -142,6 +142,7 @@ impl Pipeline {
     /// Adds a session and tells the ledger.
     pub(crate) fn open_session(&self, session: Session) {
         self.tell_opened(&session);
+        self.prove_soon.notify_one();
         if session.tree.is_none() {
             self.records.finding(
                 "no_working_tree",

@@ -34,11 +34,13 @@ impl Pipeline {
         let metrics = Metrics::new();
         let clock = Clock { boot_unix_ns: (realtime_ms() as i64) * 1_000_000 - boottime_ns() as i64 };
         let patterns = Patterns::shipped().map_err(|error| ServiceError::Policy(error.to_string()))?;
+        let rules = plans.rules(places);
         let own = Own {
             directories: vec![places.state_dir.clone(), places.runtime_dir.clone()],
             sockets: vec![places.probe_socket.clone()],
         };
-        let attribution = Box::new(ByPlan { known: plans.known(), metrics: metrics.clone(), own });
+        let attribution =
+            Box::new(ByPlan { known: plans.known(), metrics: metrics.clone(), own, labels: rules.labels() });
         let days = policy.retention();
         let retention = Retention { event_days: days.events_days, finding_days: days.findings_days };
         let joiner = Joiner::new(JoinerConfig { clock, patterns, attribution, redact: words });
@@ -61,11 +63,13 @@ impl Pipeline {
             records: Records::open(&places.database(), retention, clock, metrics.clone()),
             joiner: RefCell::new(joiner),
             canaries: RefCell::default(),
+            proof: RefCell::default(),
+            prove_soon: tokio::sync::Notify::new(),
             lost: RefCell::default(),
             attending: tokio::sync::Mutex::default(),
             started_ns: boottime_ns(),
             policy,
-            rules: plans.rules(places),
+            rules,
             plans,
             probe,
             metrics,

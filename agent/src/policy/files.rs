@@ -210,7 +210,7 @@ impl Building {
             settings.strict_offline = *offline.get_ref();
         }
         if let Some(required) = required {
-            const LAYERS: [&str; 5] = ["landlock", "seccomp", "bpf_lsm", "cgroup", "tracepoints"];
+            const LAYERS: [&str; 7] = ["landlock", "seccomp", "bpf_lsm", "cgroup", "tracepoints", "unix", "kernel"];
             if let Some(unknown) = required.get_ref().iter().find(|name| !LAYERS.contains(&name.as_str())) {
                 let reason = format!("no layer is called {unknown:?}; there are {}", LAYERS.join(", "));
                 return Err(at(required.span(), reason));

@@ -9,6 +9,7 @@ use ringfence_common::rules::gate;
 
 use super::metrics::Metrics;
 use super::plans::Known;
+use super::rules::SharedLabels;
 use crate::fence::attribution as fence;
 use crate::ledger::entry::Layer;
 use crate::ledger::gate::Named;
@@ -23,6 +24,8 @@ pub struct ByPlan {
     pub metrics: Metrics,
     /// What is Ringfence's own.
     pub own: Own,
+    /// What refusals are called.
+    pub labels: SharedLabels,
 }
 
 /// What an agent may not touch since it is Ringfence's.
@@ -67,7 +70,8 @@ impl Attribution for ByPlan {
             _ => &event.path,
         };
         let own = own_process || self.own.holds(&path.bytes, event.path_in_file_system);
-        Named { rule: None, other, own }
+        let labels = self.labels.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Named { rule: labels.name(event.label).map(str::to_owned), other, own }
     }
 }
 

@@ -1,5 +1,9 @@
-//! Proof that the fence holds: the same attempts, bare and behind a fence, must end differently.
+//! Proof that the fence holds: the same attempts, bare and behind a fence, must end differently. The kernel's own gates
+//! are tried apart, in [`gates`].
 #![forbid(unsafe_code)]
+
+pub mod gates;
+pub mod trials;
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -14,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::health::Proof;
 use crate::gate::{Gate, Order};
 use crate::pipeline::Pipeline;
-use crate::probe::protocol::ObservationKind;
+use crate::probe::protocol::{GateEvent, ObservationKind};
 use crate::process;
 
 /// How long a canary may take.
@@ -45,7 +49,7 @@ pub fn attempt(outside: &Path) -> Attempts {
 }
 
 /// What the kernel showed of a canary.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Its exec.
     pub exec: bool,
@@ -53,7 +57,12 @@ pub struct Seen {
     pub connect: bool,
     /// Its refused write.
     pub refusal: bool,
+    /// What gates refused it, at most [`MOST_REFUSALS`].
+    pub refusals: Vec<GateEvent>,
 }
+
+/// Far more than a canary tries.
+const MOST_REFUSALS: usize = 256;
 
 impl Seen {
     /// Takes one observation of it.
@@ -62,11 +71,24 @@ impl Seen {
             ObservationKind::Exec { .. } => self.exec = true,
             ObservationKind::Connect { .. } => self.connect = true,
             ObservationKind::SyscallRefused { .. } => self.refusal = true,
+            ObservationKind::Gate(event) if event.errno != 0 && self.refusals.len() < MOST_REFUSALS => {
+                self.refusals.push(event.clone());
+            }
             ObservationKind::Gate(_)
             | ObservationKind::Fork { .. }
             | ObservationKind::Exit { .. }
             | ObservationKind::ConnectResult { .. } => {}
         }
+    }
+
+    /// Whether all was seen that a fenced canary shows.
+    pub fn is_whole(&self) -> bool {
+        self.exec && self.connect && self.refusal
+    }
+
+    /// Whether the kernel said that it refused this.
+    pub fn tells_of(&self, trial: trials::Trial) -> bool {
+        self.refusals.iter().any(|event| trial.is_told_by(event))
     }
 }
 
@@ -119,6 +141,7 @@ impl Canary {
                 landlock: Some(Err(error.to_string())),
                 seccomp: Some(Err(error.to_string())),
                 seen: None,
+                gates: Vec::new(),
             },
             Ok((bare, fenced, left_a_file)) => {
                 let landlock = match (bare.write_outside, fenced.write_outside, left_a_file) {
@@ -133,7 +156,7 @@ impl Canary {
                         Err(format!("personality() is refused to everybody here (errno {bare}), so nothing is proven"))
                     }
                 };
-                Proof { at, made, landlock: Some(landlock), seccomp: Some(seccomp), seen: None }
+                Proof { at, made, landlock: Some(landlock), seccomp: Some(seccomp), seen: None, gates: Vec::new() }
             }
         }
     }

@@ -12,7 +12,9 @@ use prometheus::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+use super::health::word;
 use crate::fence::receipt::{Grade, Receipt};
+use crate::ledger::entry::{GateState, LayerState, State};
 use crate::policy::judge::{Decision, DecisionSource, Outcome};
 
 /// The port that is tried first; each further service of this machine takes the next free one.
@@ -104,8 +106,11 @@ impl Metrics {
             layer_state: register(
                 &registry,
                 IntGaugeVec::new(
-                    Opts::new("ringfence_layer_state", "1 for the state that a layer is in"),
-                    &["layer", "state"],
+                    Opts::new(
+                        "ringfence_layer_state",
+                        "1 for the state that a gate of a layer was last proven to be in",
+                    ),
+                    &["layer", "gate", "state"],
                 ),
             ),
             hook_seconds: register(&registry, Histogram::with_opts(hook)),
@@ -151,10 +156,18 @@ impl Metrics {
         self.findings.with_label_values(&[kind]).inc();
     }
 
-    /// Sets a layer's state.
-    pub fn layer(&self, layer: &str, state: &str) {
-        for one in ["enforced", "degraded", "absent"] {
-            self.layer_state.with_label_values(&[layer, one]).set(i64::from(one == state));
+    /// Sets the state of every gate, and of the layers that only observe.
+    pub fn gates(&self, layers: &[LayerState], gates: &[GateState]) {
+        // A gate may be another layer's by now.
+        self.layer_state.reset();
+        let observing = layers.iter().filter(|one| matches!(one.layer.as_str(), "observation" | "refusals"));
+        let observing = observing.map(|one| (one.layer.as_str(), one.layer.as_str(), one.state));
+        for (layer, gate, state) in
+            gates.iter().map(|one| (one.layer.as_str(), one.gate.as_str(), one.state)).chain(observing)
+        {
+            for one in [State::Enforced, State::Degraded, State::Absent] {
+                self.layer_state.with_label_values(&[layer, gate, word(one)]).set(i64::from(one == state));
+            }
         }
     }
 

@@ -7,6 +7,7 @@ pub mod canary;
 pub mod control_server;
 pub mod detach;
 pub mod files;
+pub mod grade;
 pub mod health;
 pub mod hook_server;
 pub mod metrics;
@@ -88,7 +89,6 @@ async fn serve(options: Options) -> Result<(), ServiceError> {
     let person = Rc::new(person::Person {
         pipeline: Rc::clone(&pipeline),
         presence: Presence::new(&places.state_dir),
-        proof: RefCell::default(),
         ringfence: places.ringfence.clone(),
         launcher: places.launcher.clone(),
         metrics_address: metrics.as_ref().map(|endpoint| endpoint.address.to_string()),

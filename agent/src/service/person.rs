@@ -5,9 +5,11 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
+use super::canary::gates::SECURITY_MODULES;
 use super::control_server::refused;
-use super::health::{self, Proof, Status};
+use super::health::{self, Status};
 use super::probe_link::ProbeState;
 use crate::ipc::control::{Answer, Ask, Change, Refusal, SessionChoice};
 use crate::ipc::peer::Peer;
@@ -15,11 +17,15 @@ use crate::ledger::entry::{Coverage, Report};
 use crate::pipeline::Pipeline;
 use crate::review::presence::{Presence, PresenceError, Proof as Presented};
 
+/// A proof that is younger is shown as it is.
+pub(super) const FRESH: Duration = Duration::from_secs(5);
+/// How long `status` waits for a new one.
+const PROVING: Duration = Duration::from_secs(2);
+
 /// The person's side of a service.
 pub struct Person {
     pub(crate) pipeline: Rc<Pipeline>,
     pub(crate) presence: Presence,
-    pub(crate) proof: RefCell<Proof>,
     /// The installed programs.
     pub(crate) ringfence: PathBuf,
     pub(crate) launcher: PathBuf,
@@ -35,7 +41,10 @@ impl Person {
             return answer;
         }
         match ask {
-            Ask::Status => json(&self.status().await),
+            Ask::Status => {
+                self.freshly_proven(FRESH, PROVING).await;
+                json(&self.status().await)
+            }
             Ask::Report { session } => self.report(&session).await,
             Ask::Sessions { limit } => json_or_failed(self.pipeline.records.sessions(limit)),
             Ask::Findings { limit } => json_or_failed(self.pipeline.records.findings(limit)),
@@ -45,7 +54,9 @@ impl Person {
                 }
                 shown => json(&shown),
             },
-            Ask::RunOpen { child, fence, command, cwd } => self.run_open(peer, child, &fence, &command, cwd).await,
+            Ask::RunOpen { child, fence, command, cwd, require } => {
+                self.run_open(peer, child, (&fence, require), &command, cwd).await
+            }
             Ask::RunClose { session, exit_code } => self.run_close(peer, &session, exit_code).await,
             Ask::Change { change, passphrase } => self.change(peer, change, passphrase.as_deref()).await,
         }
@@ -74,19 +85,35 @@ impl Person {
         }
     }
 
+    /// Waits until the last proof is younger than `age`, at most so long as `patience`.
+    pub(super) async fn freshly_proven(&self, age: Duration, patience: Duration) {
+        let fresh = || self.pipeline.proof.borrow().made.is_some_and(|made| made.elapsed() < age);
+        if fresh() {
+            return;
+        }
+        self.pipeline.prove_soon.notify_one();
+        let asked = Instant::now();
+        while !fresh() && asked.elapsed() < patience {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// What is enforced and proven now.
     pub async fn status(&self) -> Status {
         let programs = self.pipeline.probe.status().await;
         let probe = self.pipeline.probe.state();
-        let layers = health::layers(&self.proof.borrow().still(), &probe, programs.as_ref());
-        for layer in &layers {
-            self.pipeline.metrics.layer(&layer.layer, health::word(layer.state));
-        }
+        let proof = self.pipeline.proof.borrow().still();
+        let layers = health::layers(&proof, &probe, programs.as_ref());
+        let gates = health::gates(&proof, &probe);
+        self.pipeline.metrics.gates(&layers, &gates);
         let programs_missing =
-            programs.map(|(all, _)| all.into_iter().filter(|p| !p.attached).collect()).unwrap_or_default();
+            programs.map(|(all, _)| all.into_iter().filter(|p| !p.attached && p.program != SECURITY_MODULES).collect());
+        let programs_missing = programs_missing.unwrap_or_default();
         Status {
             ringfence: env!("CARGO_PKG_VERSION").to_owned(),
             layers,
+            limits: health::limits(&gates),
+            gates,
             mode: self.pipeline.mode().word().to_owned(),
             policy: self.pipeline.policy.hash().to_owned(),
             sessions: self.pipeline.sessions.borrow().len(),
@@ -109,14 +136,14 @@ impl Person {
 
     /// The report of one session, as it is recorded by now.
     pub(super) async fn report(&self, choice: &SessionChoice) -> Answer {
-        let layers = self.status().await.layers;
+        let Status { layers, gates, .. } = self.status().await;
         let records = &self.pipeline.records;
         let found = match choice {
             SessionChoice::Last { cwd } => records.last(cwd),
             SessionChoice::Id(id) => records.named(id),
         };
         let session = found.and_then(|id| records.session(&id));
-        json_or_failed(session.map(|session| Report::new(Coverage { layers }, vec![session])))
+        json_or_failed(session.map(|session| Report::new(Coverage { layers, gates }, vec![session])))
     }
 
     async fn change(&self, peer: &Peer, change: Change, passphrase: Option<&str>) -> Answer {

@@ -166,6 +166,15 @@ impl Plans {
         Ok(path)
     }
 
+    /// Whether the filter of a session's plan lets no unix socket be made.
+    pub fn refuses_unix(&self, session: &str) -> bool {
+        let known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let arguments = [libc::AF_UNIX as u64, libc::SOCK_STREAM as u64, 0, 0, 0, 0];
+        known
+            .of_session(session)
+            .is_some_and(|plan| crate::fence::attribution::refuses(&plan, libc::SYS_socket as i32, &arguments))
+    }
+
     /// A plan for the canary, and Landlock's ABI.
     pub fn canary(&self, tree: &Path, policy: &str) -> Result<(PathBuf, u32), PlanError> {
         let wrote = |error| PlanError::Write(tree.to_owned(), error);

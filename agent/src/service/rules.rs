@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -88,6 +89,9 @@ pub struct ShownRules {
     pub domains: Vec<ExplainedDomain>,
 }
 
+/// What refusals are called.
+pub type SharedLabels = Arc<std::sync::Mutex<Labels>>;
+
 /// The rules of every tree, by the tree's number.
 pub struct SessionRules {
     fences: Fences,
@@ -98,7 +102,7 @@ pub struct SessionRules {
     environment: HashMap<OsString, OsString>,
     probe: Rc<ProbeLink>,
     kept: RefCell<BTreeMap<u64, Kept>>,
-    labels: RefCell<Labels>,
+    labels: SharedLabels,
     domains: RefCell<Domains>,
     /// Held while rules are set: each tree's are compiled and sent as one.
     turn: Mutex<()>,
@@ -129,7 +133,7 @@ impl SessionRules {
             environment: std::env::vars_os().collect(),
             probe,
             kept: RefCell::default(),
-            labels: RefCell::default(),
+            labels: SharedLabels::default(),
             domains: RefCell::default(),
             turn: Mutex::default(),
             look: Notify::new(),
@@ -157,9 +161,9 @@ impl SessionRules {
         self.look.notify_one();
     }
 
-    /// What a refusal is called.
-    pub fn label(&self, number: u32) -> Option<String> {
-        self.labels.borrow().name(number).map(str::to_owned)
+    /// What refusals are called: shared with the ledger.
+    pub fn labels(&self) -> SharedLabels {
+        Arc::clone(&self.labels)
     }
 
     /// The rules that hold, of one session or of all.
@@ -224,7 +228,7 @@ impl SessionRules {
         let identified = self.probe.identify(tree, &gathered.descriptors()).await.map_err(SetRulesError::Probe)?;
         let compiled = gathered.finish(&identified)?;
         let compile::Compiled { launched, host, labels, explained, linear: _ } = compiled;
-        self.labels.borrow_mut().extend(&labels);
+        self.labels.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(&labels);
         let generations = self.probe.set_rules(tree, launched, host).await.map_err(SetRulesError::Probe)?;
         if let Some(kept) = self.kept.borrow_mut().get_mut(&tree) {
             (kept.fingerprint, kept.generations, kept.explained) = (Some(fingerprint), generations, explained);

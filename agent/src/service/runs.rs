@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::control_server::refused;
-use super::person::Person;
+use super::grade::{self, Require};
+use super::person::{FRESH, Person};
 use super::rules::Subject;
 use super::sessions::Session;
 use crate::clock::boottime_ns;
@@ -17,6 +18,8 @@ use crate::ledger::join::Fact;
 use crate::policy::judge::Decision;
 use crate::process::{self, ProcessId};
 
+/// How long a proof that is required may take.
+const PROVING: Duration = Duration::from_secs(15);
 /// What a command left behind may still be seen, after it ended, before the report is made.
 const SETTLING: Duration = Duration::from_millis(400);
 
@@ -26,7 +29,7 @@ impl Person {
         &self,
         peer: &Peer,
         child: ProcessId,
-        fence: &str,
+        (fence, require): (&str, Option<Require>),
         command: &[String],
         cwd: PathBuf,
     ) -> Answer {
@@ -74,6 +77,14 @@ impl Person {
                 return failed(error.to_string());
             }
         };
+        if let Err(missing) = self.reaches(require, &id).await {
+            if let Some(mark) = session.mark {
+                self.pipeline.rules.forget(mark);
+                self.pipeline.probe.close_session(mark).await;
+            }
+            self.pipeline.plans.withdraw(&session).await;
+            return failed(missing);
+        }
         let mut notes = Vec::new();
         if session.mark.is_none() {
             notes.push("no probe: the command is fenced, but what it runs is not observed".to_owned());
@@ -96,6 +107,15 @@ impl Person {
         }
         self.runs.borrow_mut().insert(id.clone(), peer.process);
         Answer::RunOpened { session: id, launcher: self.launcher.clone(), plan, notes }
+    }
+
+    /// Whether canaries have just proven what the caller, or the policy, requires of a session; else which failed.
+    async fn reaches(&self, require: Option<Require>, session: &str) -> Result<(), String> {
+        let by_policy = Require::of_policy(self.pipeline.policy.required_layers());
+        let Some(require) = require.max(by_policy) else { return Ok(()) };
+        self.freshly_proven(FRESH, PROVING).await;
+        let gates = self.status().await.gates;
+        grade::reached(require, &gates, self.pipeline.plans.refuses_unix(session))
     }
 
     /// The command ended. What it left in the background stays attributed to it; the report shows what is known now.

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::canary::{Canary, Seen};
+use super::canary::{self, Canary, Seen};
 use super::health::Proof;
 use super::person::Person;
 use super::plans::CANARY;
+use crate::clock::boottime_ns;
+use crate::ledger::entry::GateState;
 use crate::pipeline::Pipeline;
 
 /// Between two attempts to reach a probe that is away.
@@ -17,6 +19,10 @@ const RECONNECT: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(250);
 /// Between two ticks while none is: nothing waits then.
 const IDLE_TICK: Duration = Duration::from_secs(5);
+/// The least time between two proofs.
+const LEAST: Duration = Duration::from_secs(1);
+/// A sleep of the machine that is worth a new proof.
+const RESUMED_NS: u64 = 1_000_000_000;
 /// Between two proofs while a session lives.
 const PROVE: Duration = Duration::from_secs(60);
 
@@ -51,12 +57,18 @@ pub async fn observations(pipeline: Rc<Pipeline>) {
 
 /// Lets windows close and sessions end.
 pub async fn time(pipeline: Rc<Pipeline>) {
+    let mut slept = slept_ns();
     loop {
         let pause = match pipeline.sessions.borrow().is_empty() {
             true => IDLE_TICK,
             false => TICK,
         };
         tokio::time::sleep(pause).await;
+        let slept_now = slept_ns();
+        if slept_now > slept + RESUMED_NS {
+            pipeline.prove_soon.notify_one();
+        }
+        slept = slept_now;
         pipeline.tick().await;
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]) {
             tracing::debug!("systemd was not told: {error}");
@@ -79,17 +91,25 @@ pub async fn rules(pipeline: Rc<Pipeline>) {
     pipeline.rules.keep_current(|session, reason| pipeline.rules_failed(session, reason)).await;
 }
 
-/// Proves the fence at start and every minute while a session lives.
+/// Proves the fence at start, every minute while a session lives, and when it is asked to.
 pub async fn proof(person: Rc<Person>, ground: PathBuf) {
     loop {
         prove(&person, &ground).await;
+        tokio::time::sleep(LEAST).await;
         loop {
-            tokio::time::sleep(PROVE).await;
-            if !person.pipeline.sessions.borrow().is_empty() {
+            let asked = tokio::time::timeout(PROVE, person.pipeline.prove_soon.notified()).await;
+            if asked.is_ok() || !person.pipeline.sessions.borrow().is_empty() {
                 break;
             }
         }
     }
+}
+
+/// How long the machine has slept since its start: CLOCK_MONOTONIC stands still meanwhile.
+fn slept_ns() -> u64 {
+    let monotonic = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |now| now.tv_sec().unsigned_abs() * 1_000_000_000 + now.tv_nsec().unsigned_abs());
+    boottime_ns().saturating_sub(monotonic)
 }
 
 async fn prove(person: &Person, ground: &Path) {
@@ -100,22 +120,39 @@ async fn prove(person: &Person, ground: &Path) {
         Ok(made) => made,
         Err(error) => return unproven(person, &error.to_string()).await,
     };
-    let observed = match person.pipeline.probe.is_there().await {
-        true => seen(person, &canary, &plan).await,
-        false => None,
+    let (observed, gates) = match person.pipeline.probe.is_there().await {
+        true => (seen(person, &canary, &plan).await, gates(person, ground).await),
+        false => (None, Vec::new()),
     };
     match tokio::task::spawn_blocking(move || canary.run(&plan, abi)).await {
-        Ok(proof) => *person.proof.borrow_mut() = Proof { seen: observed, ..proof },
+        Ok(proof) => *person.pipeline.proof.borrow_mut() = Proof { seen: observed, gates, ..proof },
         Err(error) => return unproven(person, &error.to_string()).await,
     }
     person.pipeline.plans.sweep(CANARY);
     person.status().await;
 }
 
+/// What the kernel's gates refuse to a canary.
+async fn gates(person: &Person, ground: &Path) -> Vec<GateState> {
+    let rounds = canary::gates::rounds(&person.pipeline, &person.ringfence, ground).await;
+    let programs = person.pipeline.probe.status().await.map(|(programs, _)| programs).unwrap_or_default();
+    match rounds {
+        Ok(rounds) => canary::gates::judge(
+            &rounds,
+            &programs,
+            &jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default().to_string(),
+        ),
+        Err(error) => {
+            tracing::error!("the kernel's gates could not be proven: {error}");
+            canary::gates::untried(&error.to_string())
+        }
+    }
+}
+
 /// What was proven earlier is not proven now.
 async fn unproven(person: &Person, reason: &str) {
     tracing::error!("the fence could not be proven: {reason}");
-    *person.proof.borrow_mut() = Proof::default();
+    *person.pipeline.proof.borrow_mut() = Proof::default();
     person.status().await;
 }
 
@@ -128,9 +165,8 @@ async fn seen(person: &Person, canary: &Canary, plan: &Path) -> Option<Seen> {
             return None;
         }
     };
-    let whole = Seen { exec: true, connect: true, refusal: true };
     for _ in 0..ARRIVALS {
-        if person.pipeline.canaries.borrow().get(&mark) == Some(&whole) {
+        if person.pipeline.canaries.borrow().get(&mark).is_some_and(Seen::is_whole) {
             break;
         }
         tokio::time::sleep(ARRIVAL).await;

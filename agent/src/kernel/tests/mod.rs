@@ -2,6 +2,7 @@
 //! links and programs end with it however it ends, and a watchdog that ends it.
 
 mod actor;
+mod endurance;
 mod events;
 mod lifecycle;
 mod marks;
