@@ -115,7 +115,13 @@ impl Person {
         let Some(require) = require.max(by_policy) else { return Ok(()) };
         self.freshly_proven(FRESH, PROVING).await;
         let gates = self.status().await.gates;
-        grade::reached(require, &gates, self.pipeline.plans.refuses_unix(session))
+        grade::reached(require, &gates, self.pipeline.plans.refuses_unix(session))?;
+        // A gate that is proven holds nothing back where this session's own rules are not in the kernel.
+        let failure = self.pipeline.rules.shown(Some(session)).into_iter().find_map(|rules| rules.failure);
+        match failure.filter(|_| require > Require::Landlock) {
+            Some(failure) => Err(format!("nothing was run: the kernel has no rules for this session: {failure}")),
+            None => Ok(()),
+        }
     }
 
     /// The command ended. What it left in the background stays attributed to it; the report shows what is known now.
