@@ -31,6 +31,7 @@ macro_rules! kernel_fields {
             OFF_FILE_PATH_MNT: "file", "f_path.mnt";
             OFF_FILE_PATH_DENTRY: "file", "f_path.dentry";
             OFF_FILE_INODE: "file", "f_inode";
+            OFF_FILE_MODE: "file", "f_mode";
             OFF_INODE_INO: "inode", "i_ino";
             OFF_INODE_NLINK: "inode", "i_nlink";
             OFF_INODE_GENERATION: "inode", "i_generation";
@@ -41,6 +42,9 @@ macro_rules! kernel_fields {
             OFF_DENTRY_NAME: "dentry", "d_name.name";
             OFF_DENTRY_PARENT: "dentry", "d_parent";
             OFF_DENTRY_INODE: "dentry", "d_inode";
+            OFF_PATH_DENTRY: "path", "dentry";
+            OFF_ATTR_VALID: "iattr", "ia_valid";
+            OFF_ATTR_MODE: "iattr", "ia_mode";
             OFF_VFSMOUNT_ROOT: "vfsmount", "mnt_root";
             OFF_MOUNT_MNT: "mount", "mnt";
             OFF_MOUNT_PARENT: "mount", "mnt_parent";
@@ -73,6 +77,22 @@ macro_rules! optional_kernel_fields {
             OFF_UNIX_PEER: "unix_sock", "peer";
             OFF_UNIX_ADDRESS_LEN: "unix_address", "len";
             OFF_UNIX_ADDRESS_NAME: "unix_address", "name";
+        }
+    };
+}
+
+/// Calls `$with! { NAME: "hook", "struct"; … }`: which argument of a hook is the first pointer to that struct. It is not
+/// the same on every kernel, and the hook may be absent: then the loader sets 0 and the program is not loaded.
+#[macro_export]
+macro_rules! hook_arguments {
+    ($with:ident) => {
+        $with! {
+            // A first argument for the mount's mapping of ids was added after Linux 6.1.
+            ARG_SETATTR_DENTRY: "inode_setattr", "dentry";
+            ARG_SETXATTR_DENTRY: "inode_setxattr", "dentry";
+            ARG_REMOVEXATTR_DENTRY: "inode_removexattr", "dentry";
+            ARG_SET_ACL_DENTRY: "inode_set_acl", "dentry";
+            ARG_REMOVE_ACL_DENTRY: "inode_remove_acl", "dentry";
         }
     };
 }

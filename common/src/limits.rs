@@ -1,7 +1,7 @@
 //! Every size that kernel and agent share.
 
 /// Version of the layouts of maps, records and pins. A probe takes over only maps of its own version.
-pub const MAP_ABI: u32 = 2;
+pub const MAP_ABI: u32 = 3;
 
 /// Open sessions on one machine.
 pub const SESSIONS: usize = 1024;

@@ -65,6 +65,10 @@ plain! {
         pub refuse: u64,
         /// Bit `1 << family`: what [`gate::FAMILY`] lets pass.
         pub families: u64,
+        /// Every `NAME_*` that some rule of the set has: what none has is not looked for.
+        pub names: u32,
+        /// Always 0.
+        pub reserved: u32,
     }
 }
 
@@ -178,6 +182,8 @@ pub const NAME_RECORDED: u32 = 1 << 14;
 pub const NAME_WRITABLE: u32 = 1 << 15;
 /// What a shorter name refused for reading is allowed again at and below this one.
 pub const NAME_READ_ALLOWED: u32 = 1 << 16;
+/// Every `NAME_*`.
+pub const NAME_BITS: u32 = 0x1_ff00;
 
 /// Longest component of a protected name, with its NUL.
 pub const NAME_BYTES: usize = 64;

@@ -20,6 +20,7 @@ macro_rules! globals {
 ringfence_common::kernel_fields!(globals);
 ringfence_common::optional_kernel_fields!(globals);
 ringfence_common::syscall_fields!(globals);
+ringfence_common::hook_arguments!(globals);
 
 /// Whether cgroup programs must use the mirror, since this kernel gives them no task storage. Set by the loader.
 #[unsafe(no_mangle)]
@@ -70,6 +71,32 @@ pub fn pointer(base: *const c_void, field: &'static u64) -> *const c_void {
 pub fn read_into(to: &mut usize, base: *const c_void, field: &'static u64) {
     // SAFETY: `to` has the size of a pointer; the helper checks the address, and zeroes `to` when it is bad.
     unsafe { generated::bpf_probe_read_kernel(core::ptr::from_mut(to).cast(), 8, at(base, field)) };
+}
+
+/// The first eight bytes of something; zero when they cannot be read.
+#[inline(always)]
+pub fn word(from: *const c_void) -> u64 {
+    let mut value = 0usize;
+    // SAFETY: `value` has eight bytes; the helper checks the address.
+    unsafe { generated::bpf_probe_read_kernel(core::ptr::from_mut(&mut value).cast(), 8, from) };
+    slot(&value) as u64
+}
+
+/// The pointer at this offset of a context. Assembly, since the compiler would make one load at a computed offset of
+/// two in the branches of a condition, and the verifier refuses that.
+#[inline(always)]
+pub fn argument_at<const OFFSET: usize>(context: *mut c_void) -> *const c_void {
+    let value: *const c_void;
+    // SAFETY: the verifier checks that the hook has this argument.
+    unsafe {
+        core::arch::asm!(
+            "{value} = *(u64 *)({context} + {offset})",
+            value = out(reg) value,
+            context = in(reg) context,
+            offset = const OFFSET,
+        );
+    }
+    value
 }
 
 /// A pointer that a helper wrote.

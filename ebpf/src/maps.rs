@@ -18,6 +18,8 @@ use ringfence_common::rules::{
     AbstractKey, MadeBy, NameKey, Object, ObjectKey, Policy, Ports, Prefix4, Prefix6, Rules,
 };
 
+use crate::lsm::names::Walk;
+
 /// What outlives the probe.
 #[btf_map]
 pub static STATE: Array<State, 1> = Array::new();
@@ -102,6 +104,10 @@ pub static SOCKETS: SocketStorage<MadeBy> = SocketStorage::new();
 #[btf_map]
 pub static GATE_SCRATCH: PerCpuArray<Busy<GateScratch>, 1> = PerCpuArray::new();
 
+/// By task: the walk to a protected name that it is on.
+#[btf_map]
+pub static WALKS: TaskStorage<Walk> = TaskStorage::new();
+
 /// Ring buffer for refusals.
 pub type RefusalRing = RingBuf<u64, { REFUSAL_RING_BYTES as usize }>;
 /// Ring buffer for everything else.
@@ -156,6 +162,14 @@ impl<T> TaskStorage<T> {
         const CREATE: u64 = 1;
         // SAFETY: the verifier checks that `task` is a task, and `value` is a value of this map.
         unsafe { bpf_task_storage_get(self.map(), task, core::ptr::from_mut(value).cast(), CREATE).cast() }
+    }
+
+    /// The value of a task, made of zeros when it has none; null when that is not possible.
+    #[inline(always)]
+    pub fn get_or_zeroed(&self, task: *mut task_struct) -> *mut T {
+        const CREATE: u64 = 1;
+        // SAFETY: the verifier checks that `task` is a task.
+        unsafe { bpf_task_storage_get(self.map(), task, core::ptr::null_mut(), CREATE).cast() }
     }
 }
 

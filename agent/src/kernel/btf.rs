@@ -14,6 +14,7 @@ const MAGIC: u16 = 0xeb9f;
 const DEPTH: usize = 16;
 
 const KIND_INT: u32 = 1;
+const KIND_POINTER: u32 = 2;
 const KIND_ARRAY: u32 = 3;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
@@ -22,6 +23,7 @@ const KIND_TYPEDEF: u32 = 8;
 const KIND_VOLATILE: u32 = 9;
 const KIND_CONST: u32 = 10;
 const KIND_RESTRICT: u32 = 11;
+const KIND_FUNC: u32 = 12;
 const KIND_FUNC_PROTO: u32 = 13;
 const KIND_VAR: u32 = 14;
 const KIND_DATASEC: u32 = 15;
@@ -102,6 +104,19 @@ impl TypeInfo {
         Ok(offset)
     }
 
+    /// Which argument of a function, counted from 0, is the first pointer to `structure`; `None` when there is none.
+    pub fn argument(&self, function: &str, structure: &str) -> Option<u64> {
+        let types = self.types.iter().skip(1).filter_map(|at| self.type_at(*at));
+        let function = types.into_iter().find(|one| one.kind == KIND_FUNC && self.name(one.name) == function)?;
+        let prototype = self.get(function.size_or_type)?;
+        (0..u64::from(prototype.count)).find(|n| {
+            let at = prototype.at + 12 + *n as usize * 8 + 4;
+            let pointer = read_u32(&self.bytes, at).and_then(|kind| self.resolve(kind));
+            let target = pointer.filter(|one| one.kind == KIND_POINTER).and_then(|one| self.resolve(one.size_or_type));
+            target.is_some_and(|one| one.kind == KIND_STRUCT && self.name(one.name) == structure)
+        })
+    }
+
     /// Bit offset and type of a member.
     fn member(&self, id: u32, wanted: &str, depth: usize) -> Option<(u64, u32)> {
         if depth > DEPTH {
@@ -178,7 +193,7 @@ fn trailer(one: &Type) -> Option<usize> {
         KIND_STRUCT | KIND_UNION | KIND_DATASEC | KIND_ENUM64 => 12 * count,
         KIND_ENUM | KIND_FUNC_PROTO => 8 * count,
         // pointer, forward, typedef, the qualifiers, function, float, type tag
-        2 | 7..=12 | 16 | KIND_TYPE_TAG => 0,
+        KIND_POINTER | 7..=11 | KIND_FUNC | 16 | KIND_TYPE_TAG => 0,
         _ => return None,
     })
 }
@@ -202,6 +217,8 @@ mod tests {
             info.offset(structure, member).unwrap();
         }
         assert_eq!(info.offset("dentry", "d_name.name").unwrap() % 8, 0);
+        assert_eq!(info.argument("bpf_lsm_inode_link", "inode"), Some(1));
+        assert_eq!(info.argument("bpf_lsm_inode_link", "file"), None);
         let error = info.offset("file", "no_such_field").unwrap_err().to_string();
         assert!(error.contains("no_such_field") && error.contains("struct file"), "{error}");
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use aya::programs::{Program, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader};
+use aya_obj::btf::BtfKind;
 use aya_obj::generated::bpf_attach_type;
 
 use ringfence_common::maps::TIER_UNIX_BY_PEER;
@@ -83,6 +84,23 @@ const PROGRAMS: &[Spec] = &[
     lsm("rf_sock_listen", "socket_listen"),
     lsm(UNIX_BY_PEER[0], "unix_stream_connect"),
     lsm(UNIX_BY_PEER[1], "unix_may_send"),
+    lsm("rf_file_open", "file_open"),
+    lsm("rf_receive", "file_receive"),
+    lsm("rf_create", "inode_create"),
+    lsm("rf_mknod", "inode_mknod"),
+    lsm("rf_symlink", "inode_symlink"),
+    lsm("rf_mkdir", "inode_mkdir"),
+    lsm("rf_unlink", "inode_unlink"),
+    lsm("rf_rmdir", "inode_rmdir"),
+    lsm("rf_link", "inode_link"),
+    lsm("rf_rename", "inode_rename"),
+    lsm("rf_truncate", "path_truncate"),
+    lsm("rf_ftruncate", "file_truncate"),
+    lsm("rf_setattr", "inode_setattr"),
+    lsm("rf_setxattr", "inode_setxattr"),
+    lsm("rf_removexattr", "inode_removexattr"),
+    lsm("rf_set_acl", "inode_set_acl"),
+    lsm("rf_remove_acl", "inode_remove_acl"),
 ];
 
 /// The programs that know the resolved peer of a unix socket.
@@ -113,6 +131,8 @@ const MIRROR_MAPS: [&str; 2] = ["MIRROR", "ATTEMPTS"];
 const STORAGE_PROBE: &str = "rf_connect4";
 
 const NO_UNIX_TYPES: &str = "this kernel's type information lacks unix sockets (they are a module)";
+/// Why an LSM program is absent on an older kernel, where other hooks cover what it would.
+pub const NO_HOOK: &str = "this kernel has no such hook";
 const NO_UNIX_HOOK: &str = "this kernel has no such hook (it came with Linux 6.7)";
 
 /// Where things are pinned. Names have no dots: bpffs reserves them.
@@ -217,6 +237,10 @@ fn globals(mirror: bool) -> Result<Vec<(&'static str, u64)>, KernelError> {
     }
     let optional = ringfence_common::optional_kernel_fields!(table);
     globals.extend(optional.map(|(name, structure, member)| (name, info.offset(structure, member).unwrap_or(0))));
+    globals.extend(
+        ringfence_common::hook_arguments!(table)
+            .map(|(name, hook, structure)| (name, info.argument(&format!("bpf_lsm_{hook}"), structure).unwrap_or(0))),
+    );
     globals.push(("USE_MIRROR", u64::from(mirror)));
     Ok(globals)
 }
@@ -374,6 +398,11 @@ impl<'a> Loading<'a> {
         match (program, hook) {
             (Program::BtfTracePoint(program), Some(Hook::Tracepoint(point) | Hook::OnDemand(point))) => {
                 program.load(point, types)
+            }
+            (Program::Lsm(_), Some(Hook::Lsm(hook)))
+                if types.id_by_type_name_kind(&format!("bpf_lsm_{hook}"), BtfKind::Func).is_err() =>
+            {
+                return Err(NO_HOOK.into());
             }
             (Program::Lsm(program), Some(Hook::Lsm(hook))) => program.load(hook, types),
             (Program::Iter(program), Some(Hook::Tasks)) => program.load("task", types),

@@ -13,7 +13,7 @@ use ringfence_common::maps::{FileKey, Request, Session, State, TaskState};
 use super::{KernelError, call};
 
 /// Names of the maps in the object, which are their pins too.
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 22] = [
     "STATE",
     "LAUNCHES",
     "MARKS",
@@ -35,6 +35,7 @@ pub const NAMES: [&str; 21] = [
     "NAMES",
     "ABSTRACT_NAMES",
     "SOCKETS",
+    "WALKS",
 ];
 
 /// A map with keys `K` and values `V`.

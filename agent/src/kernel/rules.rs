@@ -13,7 +13,8 @@ use ringfence_common::limits::{
 };
 use ringfence_common::maps::{FileKey, State};
 use ringfence_common::rules::{
-    AbstractKey, NAME_BYTES, NameKey, Object, ObjectKey, PORT_RANGES, Policy, PortRange, Ports, Prefix4, Prefix6, Rules,
+    AbstractKey, NAME_BITS, NAME_BYTES, NameKey, Object, ObjectKey, PORT_RANGES, Policy, PortRange, Ports, Prefix4,
+    Prefix6, Rules,
 };
 
 use super::maps::Table;
@@ -107,7 +108,9 @@ impl RuleMaps {
             keys.abstract_names.push(key);
             self.abstract_names.set(&key, &Object { bits: rule.bits, label: rule.label, state: 0, reserved: 0 })?;
         }
-        self.rules.set(&generation, &Rules { refuse: set.refuse, families: set.families })
+        let bits = set.objects.iter().map(|rule| rule.bits).chain(set.names.iter().map(|rule| rule.bits));
+        let names = bits.fold(0, |all, bits| all | bits & NAME_BITS);
+        self.rules.set(&generation, &Rules { refuse: set.refuse, families: set.families, names, reserved: 0 })
     }
 
     fn remove(&self, generation: u32, keys: &Keys) -> Result<(), KernelError> {

@@ -2,14 +2,19 @@
 //! links and programs end with it however it ends, and a watchdog that ends it.
 
 mod actor;
+mod changes;
+mod deeds;
 mod endurance;
 mod events;
+mod files;
 mod lifecycle;
 mod marks;
+mod names;
 mod network;
 mod processes;
 mod reach;
 mod rules;
+mod tree;
 mod unix;
 
 use std::fs::File;
