@@ -6,10 +6,12 @@
 //!
 //! To add one: a module with a `fn(&Ground, &mut Results) -> anyhow::Result<()>`, and a line in [`BENCHES`].
 
+mod flood;
 mod hook;
 mod kernel;
 mod launch;
 mod results;
+mod rules;
 
 use anyhow::bail;
 use ringfence_tests::person::{self, Person};
@@ -34,7 +36,13 @@ pub struct Options {
 type Bench = fn(&Ground, &mut Results) -> anyhow::Result<()>;
 
 /// Every measurement, by name.
-const BENCHES: [(&str, Bench); 3] = [("launch", launch::run), ("hook", hook::run), ("kernel", kernel::run)];
+const BENCHES: [(&str, Bench); 5] = [
+    ("launch", launch::run),
+    ("hook", hook::run),
+    ("kernel", kernel::run),
+    ("rules", rules::run),
+    ("flood", flood::run),
+];
 
 /// What measurements stand on: release builds on a private stage, and an ordinary user.
 pub struct Ground {
@@ -56,7 +64,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     if let Some(unknown) = options.names.iter().find(|name| !known.contains(&name.as_str())) {
         bail!("there is no bench {unknown} (there are: {})", known.join(", "));
     }
-    setup::ensure(&[Need::Build, Need::Test])?;
+    setup::ensure(&[Need::Build, Need::Test, Need::Bench])?;
     crate::build_ebpf::run_if_possible();
     let room = tempfile::Builder::new().prefix("ringfence-bench-").tempdir_in(ringfence_tests::stage::ROOMS)?;
     std::fs::set_permissions(room.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;

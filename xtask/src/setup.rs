@@ -30,6 +30,8 @@ pub enum Need {
     Build,
     /// What the tests drive or compare with.
     Test,
+    /// What measurements are compared with.
+    Bench,
     /// What `check` runs.
     Check,
     /// The pinned coding agents.
@@ -79,12 +81,12 @@ fn missing_kernels() -> impl Iterator<Item = Kernel> {
 /// When something cannot be installed that the product cannot be built or checked without. What only some tests need is
 /// reported and left out: those tests skip with their reason.
 pub fn ensure(needs: &[Need]) -> anyhow::Result<()> {
-    let optional = |need: Need| matches!(need, Need::Test | Need::Hosts | Need::Vm);
+    let optional = |need: Need| matches!(need, Need::Test | Need::Hosts | Need::Vm | Need::Bench);
     for need in needs {
         let installed = apt::install(*need).and_then(|()| tools::install(*need)).and_then(|()| match need {
             Need::Hosts => install_hosts(),
             Need::Vm => missing_kernels().try_for_each(Kernel::fetch),
-            Need::Build | Need::Test | Need::Check => Ok(()),
+            Need::Build | Need::Test | Need::Bench | Need::Check => Ok(()),
         });
         match installed {
             Err(error) if optional(*need) => eprintln!("setup: going on without: {error:#}"),

@@ -35,7 +35,7 @@ use rules::{RuleMaps, RuleSets};
 include!(concat!(env!("OUT_DIR"), "/object.rs"));
 
 /// What the loader needs to know.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Directory on a bpffs where links and maps are pinned (made 0700). See [`ensure_bpffs`].
     pub pin_dir: PathBuf,

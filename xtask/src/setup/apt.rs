@@ -38,6 +38,9 @@ const TEST: [(&str, &str); 9] = [
     ("ip", "iproute2"),
 ];
 
+/// What measurements are compared with, and what reads the kernel's statistics.
+const BENCH: [(&str, &str); 2] = [("bpftrace", "bpftrace"), ("bpftool", "bpftool")];
+
 /// What guests are run with and made of.
 const VM: [(&str, &str); 3] =
     [("qemu-system-x86_64", "qemu-system-x86"), ("busybox", "busybox-static"), ("strip", "binutils")];
@@ -48,6 +51,7 @@ pub(super) fn missing(need: Need) -> Vec<&'static str> {
         Need::Build => not_installed(&BUILD),
         Need::Test => without_program(&TEST),
         Need::Vm => without_program(&VM),
+        Need::Bench => without_program(&BENCH),
         Need::Check | Need::Hosts => Vec::new(),
     }
 }

@@ -89,7 +89,7 @@ fn of(need: Need) -> &'static [Tool] {
         Need::Build => &[Tool::BpfLinker],
         Need::Test => &[Tool::Promtool],
         Need::Check => &[Tool::Rustfmt, Tool::Clippy, Tool::CargoDeny],
-        Need::Hosts | Need::Vm => &[],
+        Need::Hosts | Need::Vm | Need::Bench => &[],
     }
 }
 
