@@ -214,8 +214,19 @@ impl Kernel {
     }
 
     /// Judges a session's processes by these rule sets from now on; answers with their generations. When they do not
-    /// fit, nothing changes.
+    /// fit, nothing changes, and the files that were identified for them are let go.
     pub fn set_rules(&mut self, session: u64, launched: &RuleSet, host: &RuleSet) -> Result<(u32, u32), KernelError> {
+        let set = self.replace_rules(session, launched, host);
+        if let Some(held) = self.rule_sets.held.get_mut(&session) {
+            let identified = std::mem::take(&mut held.next);
+            if set.is_ok() {
+                held.current = identified;
+            }
+        }
+        set
+    }
+
+    fn replace_rules(&mut self, session: u64, launched: &RuleSet, host: &RuleSet) -> Result<(u32, u32), KernelError> {
         self.owner(session).ok_or(KernelError::UnknownSession(session))?;
         check(launched)?;
         check(host)?;
@@ -228,9 +239,6 @@ impl Kernel {
         let host = done.inspect_err(|_| self.retire(launched))?;
         for old in before.into_iter().flat_map(|policy| [policy.launched, policy.host]) {
             self.retire(old);
-        }
-        if let Some(held) = self.rule_sets.held.get_mut(&session) {
-            held.current = std::mem::take(&mut held.next);
         }
         Ok((launched, host))
     }

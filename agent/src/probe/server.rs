@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 use tokio::net::unix::OwnedWriteHalf;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{UnixListener, UnixSocket, UnixStream};
 
 use super::backend::{Backend, BackendError};
 use super::frames;
@@ -135,8 +135,11 @@ impl Claim {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(error)),
             _ => {}
         }
-        let listener = UnixListener::bind(&options.socket).map_err(at)?;
+        let socket = UnixSocket::new_stream().and_then(|socket| socket.bind(&options.socket).map(|()| socket));
+        let socket = socket.map_err(at)?;
+        // Before it listens: who may connect at all is answered.
         fs::set_permissions(&options.socket, Permissions::from_mode(0o666)).map_err(at)?;
+        let listener = socket.listen(CONNECTIONS as u32).map_err(at)?;
         let shared = Rc::new(Shared {
             options,
             backend: RefCell::new(backend),

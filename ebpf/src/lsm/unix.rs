@@ -8,7 +8,7 @@ use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
 use ringfence_common::limits::UNIX_NAME_BYTES;
 use ringfence_common::maps::FileKey;
-use ringfence_common::mark::{Mark, ROLE_HOOK};
+use ringfence_common::mark::{IDENTITY_LAUNCHER, Mark, ROLE_HOOK};
 use ringfence_common::record::{CONNECT_INSIDE, CONNECT_NAME_CUT, CONNECT_RESOLVED, Connect, GateHead, KIND_CONNECT};
 use ringfence_common::rules::{
     AbstractKey, OBJECT_SOCKET_ALLOWED, OBJECT_SOCKET_HOOKS, OBJECT_SOCKET_REFUSED, Object, gate,
@@ -62,7 +62,7 @@ fn reach(mut actor: Actor, own: *const c_void, peer: *mut c_void) -> i32 {
     let listener = read::<u32>(pointer(peer, &OFF_SOCK_PEER_PID), &OFF_PID_NUMBERS);
     let dentry = pointer(peer, &OFF_UNIX_DENTRY);
     let file = file::key_of_inode(pointer(dentry, &OFF_DENTRY_INODE));
-    if !inside && let Some((gate, label)) = refusal(&actor.mark, &name, dentry, file) {
+    if !inside && let Some((gate, label)) = refusal(&actor, &name, dentry, file) {
         let head = GateHead { label, file, family: AF_UNIX, other_pid: listener, ..gates::head(gate, EPERM) };
         gates::deny(&mut actor, head, name.subject());
         return -(EPERM as i32);
@@ -89,7 +89,8 @@ fn reach(mut actor: Actor, own: *const c_void, peer: *mut c_void) -> i32 {
 
 /// Why a peer that was made outside is not reached: the gate, and the label of the rule.
 #[inline(always)]
-fn refusal(mark: &Mark, name: &Name, dentry: *const c_void, file: FileKey) -> Option<(u32, u32)> {
+fn refusal(actor: &Actor, name: &Name, dentry: *const c_void, file: FileKey) -> Option<(u32, u32)> {
+    let mark = &actor.mark;
     if mark.generation == 0 {
         return None;
     }
@@ -99,12 +100,26 @@ fn refusal(mark: &Mark, name: &Name, dentry: *const c_void, file: FileKey) -> Op
         (gate::UNIX, if file.inode != 0 { gates::object(mark, file) } else { None })
     };
     match said(mark, object) {
+        // The launcher tells what it is about to put on.
+        Said::Refused(_) if object.is_some_and(for_hooks_alone) && is_launcher(actor) => None,
         Said::Refused(label) => Some((gate, label)),
         Said::Allowed => None,
         Said::Nothing if !gates::refused_by_default(mark, gate) => None,
         Said::Nothing if file.inode != 0 && in_allowed_directory(mark, dentry) => None,
         Said::Nothing => Some((gate, 0)),
     }
+}
+
+/// Whether nothing but its being for hooks speaks against a socket.
+#[inline(always)]
+fn for_hooks_alone(object: &Object) -> bool {
+    object.bits & (OBJECT_SOCKET_HOOKS | OBJECT_SOCKET_REFUSED) == OBJECT_SOCKET_HOOKS
+}
+
+/// Whether the process is the launcher, which has not become the command yet.
+#[inline(always)]
+fn is_launcher(actor: &Actor) -> bool {
+    marks::identity(&file::key(file::executable(actor.task.cast()))) == IDENTITY_LAUNCHER
 }
 
 /// What a rule says of a socket that was made outside.

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 use ringfence_common::rules::{
-    OBJECT_EXEC_ALLOWED, OBJECT_EXEC_REFUSED, OBJECT_SOCKET_ALLOWED, OBJECT_SOCKET_HOOKS, OBJECT_SOCKET_REFUSED, gate,
+    OBJECT_EXEC_ALLOWED, OBJECT_EXEC_REFUSED, OBJECT_SOCKET_ALLOWED, OBJECT_SOCKET_HOOKS, OBJECT_SOCKET_REFUSED,
+    UNIX_ALL_OFF, gate,
 };
 use serde::Serialize;
 
@@ -614,7 +615,9 @@ fn refused_by_default(fence: &Fence) -> u64 {
         OutsideGate::Metadata => gate::METADATA,
         OutsideGate::Receive => gate::RECEIVE,
     }));
-    gates.into_iter().fold(0, |bits, gate| bits | 1 << gate)
+    // Where no program knows the peer, a fence without unix sockets has none at all.
+    let all_off = if fence.unix.mode == UnixMode::None { UNIX_ALL_OFF } else { 0 };
+    gates.into_iter().fold(all_off, |bits, gate| bits | 1 << gate)
 }
 
 /// A gate's word.
@@ -812,6 +815,7 @@ mod tests {
             assert_ne!(strict.launched.refuse & 1 << gate, 0, "{}", gate_name(gate));
         }
         assert_eq!(strict.host.refuse, 1 << gate::FORK);
+        assert_ne!(strict.launched.refuse & UNIX_ALL_OFF, 0, "no unix sockets at all");
     }
 
     #[test]
