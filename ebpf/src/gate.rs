@@ -96,8 +96,6 @@ pub enum Subject {
     Dentry(*const c_void),
     /// The path of this file.
     File(*const c_void),
-    /// A string of the kernel's, NUL-terminated.
-    Text(*const c_void),
     /// So many bytes of the kernel's, at most `sun_path`.
     Bytes(*const c_void, u32),
 }
@@ -147,10 +145,6 @@ unsafe fn describe(scratch: *mut GateScratch, mut head: GateHead, subject: Subje
             Subject::None => (0, 0),
             Subject::Dentry(dentry) => file::path_in_file_system(dentry, path),
             Subject::File(file) => file::path_of(file, path),
-            Subject::Text(from) => {
-                let len = kernel_string(path, PATH_BYTES as u32, from);
-                (len, if len == 0 || len == PATH_BYTES { GATE_PATH_WHOLE | GATE_PATH_CUT } else { GATE_PATH_WHOLE })
-            }
             Subject::Bytes(from, len) => {
                 let len = at_most(len, SUN_PATH);
                 let read = kernel_bytes(path, len, from);

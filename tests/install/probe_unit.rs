@@ -84,6 +84,7 @@ impl Limited {
         command.arg("--socket").arg(stage.probe_socket()).arg("--pin-dir").arg(&pins);
         command.arg("--plans-dir").arg(stage.plans_directory()).arg("--runtime-root").arg(&run).arg("--unload-on-exit");
         command.arg("--launcher").arg(stage.launcher()).arg("--hook").arg(stage.hook());
+        command.arg("--service").arg(stage.program("ringfenced")).arg("--own").arg(stage.program("ringfence"));
         // A case that is killed must leave nothing attached.
         command.arg("--exit-with").arg(std::process::id().to_string());
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());

@@ -17,9 +17,9 @@ use crate::process;
 use crate::service::grade::Require;
 
 /// How long the service may take to open a session.
-const OPENING: Duration = Duration::from_secs(20);
+const OPENING: Duration = Duration::from_secs(60);
 /// How long the service may wait for what the command left behind, and report.
-const CLOSING: Duration = Duration::from_secs(30);
+const CLOSING: Duration = Duration::from_secs(60);
 /// How long a service that was just started may take to listen.
 const STARTING: Duration = Duration::from_secs(10);
 

@@ -257,6 +257,13 @@ pub fn load(
     mirror: bool,
     kept: &HashSet<&str>,
 ) -> Result<Vec<ProgramState>, KernelError> {
+    let pinned = |spec: &Spec| match spec.hook {
+        Hook::OnDemand(_) => pins.on_demand(spec.name),
+        _ => attached(spec.name),
+    };
+    if PROGRAMS.iter().all(|spec| kept.contains(spec.name)) {
+        return Ok(PROGRAMS.iter().map(pinned).collect());
+    }
     let types = Btf::from_sys_fs().map_err(|e| KernelError::Btf(e.to_string()))?;
     let mirror = mirror || (!kept.is_empty() && pins.has_mirror());
     let mut loading = Loading::new(object, pins, mirror)?;
@@ -286,10 +293,7 @@ pub fn load(
     let mut states = Vec::with_capacity(PROGRAMS.len());
     for spec in PROGRAMS {
         if kept.contains(spec.name) {
-            states.push(match spec.hook {
-                Hook::OnDemand(_) => pins.on_demand(spec.name),
-                _ => attached(spec.name),
-            });
+            states.push(pinned(spec));
             continue;
         }
         let program = programs.remove(spec.name).unwrap_or_else(|| Err("it was not loaded".into()));

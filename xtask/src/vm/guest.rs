@@ -28,8 +28,9 @@ pub fn obstacle() -> Option<String> {
 
 fn qemu(image: &Path, initramfs: &Path, append: &str) -> Command {
     let mut command = Command::new(QEMU);
-    // Emulated, since a nested machine rarely has another way; threads, so that two processors are two.
-    command.args(["-M", "q35", "-cpu", "max", "-accel", "tcg,thread=multi", "-smp", "2", "-m", "2048"]);
+    // Emulated, since a nested machine rarely has another way; its two processors in one thread, since a kernel that rewrites
+    // its own code (programs are attached that way) is not always seen whole by another thread.
+    command.args(["-M", "q35", "-cpu", "max", "-accel", "tcg,thread=single", "-smp", "2", "-m", "2048"]);
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot"]);
     command.args(["-serial", "stdio"]);
     command.arg("-kernel").arg(image).arg("-initrd").arg(initramfs);

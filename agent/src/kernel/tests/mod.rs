@@ -34,8 +34,9 @@ use actor::Actor;
 /// Ordinary users that no machine has.
 const ALICE: u32 = 64_001;
 const BOB: u32 = 64_002;
-/// Longest time for one test (an emulated machine is slow).
+/// Longest time for one test, and in a guest, which is emulated.
 const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT_IN_GUEST: Duration = Duration::from_secs(600);
 /// Longest wait for an event.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -66,6 +67,25 @@ fn obstacle() -> Option<String> {
     (!Path::new(btf::VMLINUX).exists()).then(|| "the kernel has no type information".into())
 }
 
+/// In a guest, which ends with the tests, the programs stay loaded from one test to the next: an emulated processor takes
+/// most of a minute to verify them.
+fn kept_pins() -> Option<PathBuf> {
+    std::env::var_os("RINGFENCE_GUEST").map(|_| PathBuf::from("/sys/fs/bpf/ringfence-tests"))
+}
+
+/// Sessions and events of an earlier test.
+fn forget_what_was(kernel: &mut Kernel) {
+    kernel.watch_refusals(false).unwrap();
+    for uid in [ALICE, BOB] {
+        for session in kernel.sessions(uid).unwrap() {
+            kernel.close_session(session).unwrap();
+        }
+        let mut rings = kernel.rings(uid).unwrap();
+        while rings.drain(10_000, &mut |_| ()) > 0 {}
+    }
+    kernel.sweep_rules(&|_| false).unwrap();
+}
+
 impl Bench {
     /// `None`, with a loud reason, where the programs cannot run.
     fn new(test: &str) -> Option<Bench> {
@@ -94,9 +114,12 @@ impl Bench {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
             path
         };
-        let bpffs = directory.path().join("bpf");
-        assert_eq!(ensure_bpffs(&bpffs).unwrap(), Bpffs::Mounted(bpffs.clone()));
-        let pin_dir = bpffs.join("ringfence");
+        let kept = kept_pins();
+        let pin_dir = kept.clone().unwrap_or_else(|| {
+            let bpffs = directory.path().join("bpf");
+            assert_eq!(ensure_bpffs(&bpffs).unwrap(), Bpffs::Mounted(bpffs.clone()));
+            bpffs.join("ringfence")
+        });
         assert_eq!(ensure_bpffs(&pin_dir).unwrap(), Bpffs::Present);
         let options = Options {
             pin_dir,
@@ -107,8 +130,9 @@ impl Bench {
             git: Vec::new(),
             object: None,
         };
-        let kernel = Kernel::start_with(&options, mirror).unwrap();
-        assert!(!kernel.taken_over());
+        let mut kernel = Kernel::start_with(&options, mirror).unwrap();
+        assert!(kept.is_some() || !kernel.taken_over());
+        forget_what_was(&mut kernel);
         let actor = program("actor");
         Some(Bench { kernel, options, actor, done, directory, _serial: serial, _serial_processes: serial_processes })
     }
@@ -163,6 +187,11 @@ impl Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         let pin_dir = &self.options.pin_dir;
+        if kept_pins().is_some() {
+            forget_what_was(&mut self.kernel);
+            self.done.store(true, Ordering::Relaxed);
+            return;
+        }
         Kernel::unload(pin_dir).unwrap();
         assert!(!pin_dir.exists(), "pins are left");
         umount2(&self.directory.path().join("bpf"), MntFlags::empty()).unwrap();
@@ -176,7 +205,7 @@ fn watchdog(test: &str, done: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         let begin = Instant::now();
         while !done.load(Ordering::Relaxed) {
-            if begin.elapsed() > LIMIT {
+            if begin.elapsed() > if kept_pins().is_some() { LIMIT_IN_GUEST } else { LIMIT } {
                 eprintln!("{test} took too long: everything is detached");
                 std::process::abort();
             }

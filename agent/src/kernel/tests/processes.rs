@@ -4,15 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use super::*;
 
-/// An emulated processor is two orders slower.
-fn is_emulated() -> bool {
-    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU"))
-}
-
 #[test]
 fn fifty_thousand_processes_are_attributed() {
     let Some(mut bench) = Bench::new("fifty_thousand_processes_are_attributed") else { return };
-    let (runs, forks) = if is_emulated() { (200, 800) } else { (10_000, 40_000) };
+    // An emulated processor is two orders slower.
+    let (runs, forks) = if kept_pins().is_some() { (200, 800) } else { (10_000, 40_000) };
     let act = ["many", "/bin/true", &runs.to_string(), &forks.to_string()];
     let (session, mut actor) = bench.enrolled(Role::Host, &act);
     let id = actor.id();

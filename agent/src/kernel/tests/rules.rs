@@ -44,6 +44,31 @@ fn a_refused_executable_does_not_run() {
 }
 
 #[test]
+fn no_other_name_or_loader_runs_a_refused_executable() {
+    let Some(mut bench) = Bench::new("no_other_name_or_loader_runs_a_refused_executable") else { return };
+    let refused = program(&bench, "refused");
+    let named = |name: &str| bench.directory.path().join(name);
+    let (hard, soft, script, moved) = (named("hard"), named("soft"), named("script"), named("moved"));
+    std::fs::hard_link(&refused, &hard).unwrap();
+    std::os::unix::fs::symlink(&hard, &soft).unwrap();
+    std::fs::write(&script, format!("#!{}\n", hard.display())).unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::rename(&refused, &moved).unwrap();
+    let by_lsm = bench.kernel.programs().iter().any(|state| state.program == "rf_mmap" && state.attached);
+    let loader = "/lib64/ld-linux-x86-64.so.2";
+    let [hard, soft, script, moved] = [hard, soft, script, moved].map(|path| path.display().to_string());
+    for words in [vec![&*hard], vec![&*soft], vec![&*script], vec![&*moved], vec![loader, &*moved]] {
+        let (session, mut actor) = bench.enrolled(Role::Launched, &[&["exec"], &words[..]].concat());
+        let rules = refusing(&mut bench, session, Path::new(&moved));
+        bench.kernel.set_rules(session, &rules, &rules).unwrap();
+        actor.go();
+        // What a loader maps is seen by an LSM program alone.
+        let runs = words[0] == loader && !by_lsm;
+        assert_eq!(actor.end().success(), runs, "{words:?}");
+    }
+}
+
+#[test]
 fn another_session_does_not_see_the_rules() {
     let Some(mut bench) = Bench::new("another_session_does_not_see_the_rules") else { return };
     let program = program(&bench, "somebody");
