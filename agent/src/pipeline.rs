@@ -153,6 +153,9 @@ impl Pipeline {
         if let Some(mark) = open.mark {
             self.probe.expect_launch(mark).await;
             self.rules.look_soon();
+            if let Some(reason) = self.rules.missing(mark) {
+                return Err(format!("the kernel's rules for it are not set: {reason}"));
+            }
         }
         if open.plan.is_none() {
             let fence = self.policy.default_fence();

@@ -14,7 +14,7 @@ use crate::probe::rules::RuleSet;
 use crate::process::ProcessId;
 
 /// Longest wait for one answer: a hook call waits behind it.
-const ANSWER: Duration = Duration::from_secs(2);
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Whether there is a probe, as `status` says it.
 #[derive(Clone, Debug, PartialEq, Eq)]

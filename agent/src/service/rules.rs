@@ -27,7 +27,7 @@ use crate::host::HostKind;
 /// The fence whose rules hold for a host and what it starts for itself.
 const HOST_FENCE: &str = "host";
 /// For finding what rules speak of: a directory may lie on a file system that does not answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// For the first answer about a domain name.
 const RESOLVING: Duration = Duration::from_secs(2);
 /// Between two looks at what rules speak of, and the least time between two.
@@ -149,6 +149,13 @@ impl SessionRules {
         let done = self.bring_up_to_date(tree).await;
         self.note(tree, &done);
         done.map(|_| ())
+    }
+
+    /// Why a tree has no rules at all; `None` when it has some, or is not known.
+    pub fn missing(&self, tree: u64) -> Option<String> {
+        let kept = self.kept.borrow();
+        let unset = kept.get(&tree).filter(|kept| kept.generations == (0, 0))?;
+        Some(unset.failure.clone().unwrap_or_else(|| "they are being set".to_owned()))
     }
 
     /// The tree has ended.

@@ -51,6 +51,11 @@ impl Person {
             fence: fence.to_owned(),
         };
         let mark = self.pipeline.mark_tree(child, subject).await;
+        if let Some((mark, reason)) = mark.and_then(|mark| Some((mark, self.pipeline.rules.missing(mark)?))) {
+            self.pipeline.rules.forget(mark);
+            self.pipeline.probe.close_session(mark).await;
+            return failed(format!("the kernel's rules for it could not be set: {reason}"));
+        }
         let session = Session {
             id: id.clone(),
             host: HostKind::Run,

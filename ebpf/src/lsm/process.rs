@@ -59,8 +59,8 @@ pub fn rf_kill(ctx: LsmContext) -> i32 {
     let other: *mut task_struct = ctx.arg(0);
     let signal: u32 = ctx.arg(2);
     // With credentials of its own the signal is somebody else's, and this task only happens to run.
-    let on_behalf: u64 = ctx.arg(3);
-    if on_behalf != 0 {
+    // A scalar copy is looked at: the verifier takes the argument for one that is never null.
+    if forget(ctx.arg::<u64>(3) as usize) != 0 {
         return 0;
     }
     outside(&mut actor, other, gate::SIGNAL, signal)
