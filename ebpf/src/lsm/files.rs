@@ -160,7 +160,8 @@ fn is_git(actor: &Actor) -> bool {
 #[inline(always)]
 fn opening(file: *const c_void, inode: *const c_void) -> Deed {
     let changes = read::<u32>(file, &OFF_FILE_MODE) & FMODE_WRITE != 0;
-    let write = if Kind::of(inode).is_program() { NAME_WRITE_REFUSED | NAME_PROGRAM_REFUSED } else { NAME_WRITE_REFUSED };
+    let write =
+        if Kind::of(inode).is_program() { NAME_WRITE_REFUSED | NAME_PROGRAM_REFUSED } else { NAME_WRITE_REFUSED };
     let refused = NAME_READ_REFUSED | if changes { write } else { 0 };
     Deed { refused, refused_here: 0, changes, only_writable: 0 }
 }

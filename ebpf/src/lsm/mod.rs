@@ -9,8 +9,8 @@
 
 mod changes;
 pub mod exec;
-mod network;
 mod files;
 pub mod names;
+mod network;
 mod process;
 pub mod unix;

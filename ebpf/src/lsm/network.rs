@@ -82,7 +82,9 @@ pub fn rf_sock_create(ctx: LsmContext) -> i32 {
     let Some(mut actor) = gates::actor() else { return 0 };
     let (family, of_kernel): (u32, u32) = (ctx.arg(0), ctx.arg(3));
     // SAFETY: rule sets are never changed.
-    let Some(Rules { refuse, families, names: _, reserved: _ }) = (unsafe { RULES.get(&actor.mark.generation) }) else { return 0 };
+    let Some(Rules { refuse, families, names: _, reserved: _ }) = (unsafe { RULES.get(&actor.mark.generation) }) else {
+        return 0;
+    };
     if of_kernel != 0 || refuse & (1 << gate::FAMILY) == 0 || families & 1u64.unbounded_shl(family) != 0 {
         return 0;
     }
