@@ -26,13 +26,14 @@ const ALSO: [&str; 1] = ["probe"];
 
 /// What `cargo xtask test` runs of a guest's tests: each kind of refusal. All of them take half an hour, since a guest is
 /// emulated: `cargo xtask vm` runs those.
-const WITH_TEST: [&str; 7] = [
+const WITH_TEST: [&str; 8] = [
     "all_programs_of_this_tier_load",
     "kernel::tests::changes",
     "kernel::tests::files",
     "kernel::tests::names",
     "kernel::tests::network",
     "kernel::tests::rules",
+    "kernel::tests::steering",
     "kernel::tests::unix",
 ];
 

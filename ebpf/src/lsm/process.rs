@@ -5,6 +5,7 @@ use core::ffi::c_void;
 use aya_ebpf::bindings::task_struct;
 use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
+use ringfence_common::maps::FileKey;
 use ringfence_common::mark::{FLAG_GIT, IDENTITY_OWN, Mark};
 use ringfence_common::record::GateHead;
 use ringfence_common::rules::gate;
@@ -66,6 +67,58 @@ pub fn rf_kill(ctx: LsmContext) -> i32 {
     outside(&mut actor, other, gate::SIGNAL, signal)
 }
 
+/// A signal that a file sends to its owner (`F_SETOWN`), which passes no system call of the sender's: the running task
+/// may be anybody, in an interrupt too. None of our own processes asks for one.
+#[lsm(hook = "file_send_sigiotask")]
+pub fn rf_sigio(ctx: LsmContext) -> i32 {
+    let other: *mut task_struct = ctx.arg(0);
+    let signal: u32 = ctx.arg(2);
+    let (key, own) = own(other);
+    if !own {
+        return 0;
+    }
+    if let Some(mut actor) = gates::actor() {
+        deny_aimed(&mut actor, other, key, gate::SIGNAL, signal);
+    }
+    -(EPERM as i32)
+}
+
+/// What can starve another process or end it: its limits (`prlimit`).
+#[lsm(hook = "task_setrlimit")]
+pub fn rf_setrlimit(ctx: LsmContext) -> i32 {
+    steering(ctx.arg(0))
+}
+
+/// Its scheduling and processors.
+#[lsm(hook = "task_setscheduler")]
+pub fn rf_setsched(ctx: LsmContext) -> i32 {
+    steering(ctx.arg(0))
+}
+
+/// Its priority.
+#[lsm(hook = "task_setnice")]
+pub fn rf_setnice(ctx: LsmContext) -> i32 {
+    steering(ctx.arg(0))
+}
+
+/// Its priority of input and output.
+#[lsm(hook = "task_setioprio")]
+pub fn rf_setioprio(ctx: LsmContext) -> i32 {
+    steering(ctx.arg(0))
+}
+
+/// Where its memory lies (`migrate_pages`, `move_pages`).
+#[lsm(hook = "task_movememory")]
+pub fn rf_movememory(ctx: LsmContext) -> i32 {
+    steering(ctx.arg(0))
+}
+
+#[inline(always)]
+fn steering(other: *mut task_struct) -> i32 {
+    let Some(mut actor) = gates::actor() else { return 0 };
+    outside(&mut actor, other, gate::TRACE, 0)
+}
+
 /// Refuses what is aimed at a process outside the tree: at our own always, at others where the rules say so.
 #[inline(always)]
 fn outside(actor: &mut Actor, other: *mut task_struct, what: u32, detail: u32) -> i32 {
@@ -74,15 +127,28 @@ fn outside(actor: &mut Actor, other: *mut task_struct, what: u32, detail: u32) -
     if mark.is_some_and(|mark| mark.session == actor.mark.session) {
         return 0;
     }
-    let key = file::key(file::executable(other.cast()));
-    let own = mark.is_none() && marks::identity(&key) != 0 && marks::identity(&key) <= IDENTITY_OWN;
+    let (key, own) = own(other);
     if !own && !gates::refused_by_default(&actor.mark, what) {
         return 0;
     }
-    let other_pid = read(other.cast(), &OFF_TASK_TGID);
-    let head = GateHead { file: key, other_pid, detail, ..gates::head(what, EPERM) };
-    gates::deny(actor, head, Subject::None);
+    deny_aimed(actor, other, key, what, detail);
     -(EPERM as i32)
+}
+
+/// How the kernel keys a task's executable, and whether it is one of ours outside every tree.
+#[inline(always)]
+fn own(task: *mut task_struct) -> (FileKey, bool) {
+    let key = file::key(file::executable(task.cast()));
+    let identity = marks::identity(&key);
+    // SAFETY: only looked at.
+    let marked = unsafe { MARKS.get(task).as_ref() }.is_some();
+    (key, !marked && identity != 0 && identity <= IDENTITY_OWN)
+}
+
+#[inline(always)]
+fn deny_aimed(actor: &mut Actor, other: *mut task_struct, file: FileKey, what: u32, detail: u32) {
+    let other_pid = read(other.cast(), &OFF_TASK_TGID);
+    gates::deny(actor, GateHead { file, other_pid, detail, ..gates::head(what, EPERM) }, Subject::None);
 }
 
 /// A user namespace of one's own gives power over the rest that the fence does not speak of.

@@ -167,6 +167,11 @@ fn act() {
             let answers: Vec<String> = deeds.iter().map(|deed| deeds::errno(deed).to_string()).collect();
             say(&format!("done {}", answers.join(" ")));
         }
+        ["signal-by-file", pid] => {
+            wait();
+            deeds::signal_by_file(pid.parse().unwrap());
+            say("sent");
+        }
         ["memfd"] => {
             wait();
             memfd();

@@ -88,9 +88,64 @@ fn answer(words: &[&str]) -> std::io::Result<()> {
             }
             ["ring", path] => ring_open(path),
             ["receive", path] => receive(path),
+            ["steer", how, pid] => steer(how, pid.parse().unwrap()),
             _ => panic!("no such deed: {words:?}"),
         }
     }
+}
+
+/// Does something to another process.
+fn steer(how: &str, pid: libc::pid_t) -> std::io::Result<()> {
+    /// `IOPRIO_WHO_PROCESS`, and the lowest priority of the class `IOPRIO_CLASS_BE`.
+    const IO: (libc::c_int, libc::c_int) = (1, 2 << 13 | 7);
+    let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+    let (mut byte, here) = ([0u8; 1], std::ptr::null_mut::<libc::c_void>());
+    // SAFETY: numbers, and structures that live over the call.
+    unsafe {
+        match how {
+            "ask" => done(libc::kill(pid, 0).into()),
+            "end" => done(libc::kill(pid, libc::SIGKILL).into()),
+            "pidfd" => {
+                let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+                done(fd)?;
+                let fd = OwnedFd::from_raw_fd(fd as i32);
+                done(libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), libc::SIGKILL, here, 0))
+            }
+            "trace" => done(libc::ptrace(libc::PTRACE_SEIZE, pid, here, here)),
+            "read" => {
+                let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+                let remote = libc::iovec { iov_base: 0x40_0000 as *mut libc::c_void, iov_len: 1 };
+                done(libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) as libc::c_long)
+            }
+            "limit" => done(libc::prlimit(pid, libc::RLIMIT_CPU, &raw const limit, std::ptr::null_mut()).into()),
+            "processor" => {
+                let mut one: libc::cpu_set_t = std::mem::zeroed();
+                libc::CPU_SET(0, &mut one);
+                done(libc::sched_setaffinity(pid, size_of_val(&one), &raw const one).into())
+            }
+            "nice" => done(libc::setpriority(libc::PRIO_PROCESS, pid as u32, 19).into()),
+            "io" => done(libc::syscall(libc::SYS_ioprio_set, IO.0, pid, IO.1)),
+            _ => panic!("no such way to steer: {how}"),
+        }
+    }
+}
+
+/// Has a pipe send SIGKILL to its owner, which it tells nobody; sockets do it from an interrupt.
+pub fn signal_by_file(pid: libc::pid_t) {
+    const F_SETSIG: libc::c_int = 10;
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    for fd in [reader.as_raw_fd(), socket.as_raw_fd()] {
+        // SAFETY: our own descriptors, and numbers.
+        unsafe {
+            done(libc::fcntl(fd, libc::F_SETOWN, pid).into()).unwrap();
+            done(libc::fcntl(fd, F_SETSIG, libc::SIGKILL).into()).unwrap();
+            done(libc::fcntl(fd, libc::F_SETFL, libc::O_ASYNC).into()).unwrap();
+        }
+    }
+    std::io::Write::write_all(&mut writer, b"x").unwrap();
+    socket.send_to(b"x", socket.local_addr().unwrap()).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(200));
 }
 
 /// `u::rwx g::r-x o::r-x` as the kernel takes it (include/uapi/linux/posix_acl_xattr.h).

@@ -14,6 +14,7 @@ mod network;
 mod processes;
 mod reach;
 mod rules;
+mod steering;
 mod tree;
 mod unix;
 
@@ -126,7 +127,7 @@ impl Bench {
             cgroup: find_cgroup2().unwrap(),
             launchers: vec![program("launcher")],
             hooks: vec![program("hook")],
-            own: Vec::new(),
+            own: vec![program("own")],
             git: Vec::new(),
             object: None,
         };
