@@ -16,6 +16,7 @@ macro_rules! kernel_fields {
             OFF_TASK_EXIT_CODE: "task_struct", "exit_code";
             OFF_TASK_SIGNAL: "task_struct", "signal";
             OFF_TASK_MM: "task_struct", "mm";
+            OFF_TASK_PTRACE: "task_struct", "ptrace";
             OFF_TASK_FILES: "task_struct", "files";
             OFF_TASK_REAL_CRED: "task_struct", "real_cred";
             OFF_CRED_UID: "cred", "uid";

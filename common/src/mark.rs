@@ -29,8 +29,10 @@ pub const ROLE_MASK: u32 = 0xff;
 /// The process was forked by a marked one and has not executed anything since. Tells the host itself from the copy of
 /// it that is about to become a hook or something else.
 pub const FLAG_FORKED: u32 = 1 << 8;
-/// The process runs the system's git, and has mapped nothing executable since that is not root's.
+/// The process runs the system's git, has mapped nothing executable since that is not root's, and nobody steers it.
 pub const FLAG_GIT: u32 = 1 << 9;
+/// Somebody of its tree asked to steer the process (`PTRACE_MODE_ATTACH`) since it last executed anything.
+pub const FLAG_STEERED: u32 = 1 << 10;
 
 impl Mark {
     /// One of `ROLE_*`.

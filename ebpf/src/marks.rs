@@ -3,7 +3,7 @@
 use aya_ebpf::bindings::task_struct;
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use ringfence_common::maps::{Attempt, FileKey, Mirrored, State, TaskState};
-use ringfence_common::mark::{FLAG_GIT, Mark};
+use ringfence_common::mark::{FLAG_GIT, FLAG_STEERED, Mark};
 
 use crate::fields::{self, OFF_TASK_GROUP_LEADER, OFF_TASK_START_BOOTTIME, USE_MIRROR};
 use crate::maps::{ATTEMPTS, IDENTITIES, LAUNCHES, MARKS, MIRROR, STATE};
@@ -46,10 +46,21 @@ pub fn identity(file: &FileKey) -> u32 {
 /// Takes the exception of the system's git from a thread and its process.
 #[inline(always)]
 pub fn no_longer_git(task: *mut task_struct, state: &mut TaskState) {
-    state.mark.role_and_flags &= !FLAG_GIT;
+    change(task, state, |flags| flags & !FLAG_GIT);
+}
+
+/// The same for a process that somebody is about to steer, which may be in the middle of an exec.
+#[inline(always)]
+pub fn steered(task: *mut task_struct, state: &mut TaskState) {
+    change(task, state, |flags| flags & !FLAG_GIT | FLAG_STEERED);
+}
+
+#[inline(always)]
+fn change(task: *mut task_struct, state: &mut TaskState, new: impl Fn(u32) -> u32) {
+    state.mark.role_and_flags = new(state.mark.role_and_flags);
     // SAFETY: a map value lives as long as the program runs; other programs only race on integers.
     if let Some(leader) = unsafe { MARKS.get(leader(task)).as_mut() } {
-        leader.mark.role_and_flags &= !FLAG_GIT;
+        leader.mark.role_and_flags = new(leader.mark.role_and_flags);
     }
 }
 

@@ -9,7 +9,7 @@ use aya_ebpf::macros::btf_tracepoint;
 use aya_ebpf::programs::BtfTracePointContext;
 use ringfence_common::limits::{ARGV_BYTES, EXEC_DATA_BYTES, FILENAME_BYTES};
 use ringfence_common::maps::FileKey;
-use ringfence_common::mark::{FLAG_GIT, IDENTITY_GIT, Mark, ROLE_LAUNCHED};
+use ringfence_common::mark::{FLAG_GIT, FLAG_STEERED, IDENTITY_GIT, Mark, ROLE_LAUNCHED};
 use ringfence_common::record::{
     EXEC_ANONYMOUS, EXEC_ARGV_CUT, EXEC_FILENAME_CUT, ExecHead, ExecScratch, Exit, Fork, GATE_FALLBACK, GATE_KILLED,
     GateHead, KIND_DENIED, KIND_EXEC, KIND_EXIT, KIND_FORK,
@@ -59,7 +59,7 @@ pub fn rf_exec(ctx: BtfTracePointContext) -> i32 {
     let Some(state) = marks::current(task) else { return 0 };
     let executable = file::executable(task.cast());
     let key = file::key(executable);
-    state.mark = after_exec(state.mark, &key);
+    state.mark = after_exec(state.mark, &key, task.cast());
     let mark = state.mark;
     let bprm: *const c_void = ctx.arg(2);
     let header = emit::header(KIND_EXEC, 0, mark, task);
@@ -108,11 +108,13 @@ fn kill(mark: &Mark, start_ns: u64, gate: u32, label: u32, file: FileKey, execut
 }
 
 #[inline(always)]
-fn after_exec(mark: Mark, key: &FileKey) -> Mark {
+fn after_exec(mark: Mark, key: &FileKey, task: *const c_void) -> Mark {
     let identity = marks::identity(key);
     let role = mark.role_after_exec(identity);
     let launch = if role == ROLE_LAUNCHED && mark.launch == 0 { marks::fresh_launch() } else { mark.launch };
-    let git = if identity == IDENTITY_GIT { FLAG_GIT } else { 0 };
+    // Who attaches later is seen by `rf_ptrace`; who attached while the exec was under way left a flag.
+    let steered = mark.role_and_flags & FLAG_STEERED != 0 || read::<u32>(task, &OFF_TASK_PTRACE) != 0;
+    let git = if identity == IDENTITY_GIT && !steered { FLAG_GIT } else { 0 };
     gate::judged(Mark { session: mark.session, launch, generation: mark.generation, role_and_flags: role | git })
 }
 

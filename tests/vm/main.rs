@@ -10,6 +10,9 @@
 //! `xtask/src/vm/image.rs`. There is no compiler and no Python in it, but busybox, bash, perl and git.
 
 mod canaries;
+mod deeds;
+mod escapes;
+mod guard;
 mod machine;
 mod observation;
 mod stand;
@@ -24,5 +27,10 @@ use crate::stand::Stand;
 fn main() -> ExitCode {
     // An emulated machine is slow.
     let suite = Suite::new("vm").limit(Duration::from_secs(120));
-    suite.together(Stand::start, [machine::cases(), observation::cases(), canaries::cases()].concat()).run()
+    suite
+        .together(
+            Stand::start,
+            [machine::cases(), observation::cases(), canaries::cases(), escapes::cases(), guard::cases()].concat(),
+        )
+        .run()
 }

@@ -32,6 +32,8 @@ pub struct Ran {
     pub code: Option<i32>,
     /// Its standard output.
     pub printed: String,
+    /// Its standard error, as far as it came before the report.
+    pub complained: String,
     /// The session of the report.
     pub session: Value,
 }
@@ -49,15 +51,22 @@ impl Stand {
 
     /// Runs a shell script with `ringfence run` as a session of its own.
     pub fn run(&self, script: &str) -> anyhow::Result<Ran> {
-        let mut command = self.service.ringfence(&self.person, &["run", "--json", "--", "/bin/sh", "-c", script]);
+        self.run_behind("default", &["/bin/sh", "-c", script])
+    }
+
+    /// Runs a program behind a fence as a session of its own.
+    pub fn run_behind(&self, fence: &str, words: &[&str]) -> anyhow::Result<Ran> {
+        let words = [&["run", "--json", "--fence", fence, "--"], words].concat();
+        let mut command = self.service.ringfence(&self.person, &words);
         let output = command.current_dir(&self.tree).output()?;
         let errors = String::from_utf8_lossy(&output.stderr);
-        let report = errors.find("\n{").map_or(&errors[..], |at| &errors[at..]);
+        let (complained, report) = errors.find("\n{").map_or(("", &errors[..]), |at| errors.split_at(at));
         let report: Value = serde_json::from_str(report)
             .with_context(|| format!("no report in: {errors}\n{}\n{}", self.service.log(), self.probe.log()))?;
         let session = report["sessions"][0].clone();
         ensure!(session.is_object(), "{report:#}");
-        Ok(Ran { code: output.status.code(), printed: String::from_utf8(output.stdout)?, session })
+        let complained = complained.to_owned();
+        Ok(Ran { code: output.status.code(), printed: String::from_utf8(output.stdout)?, complained, session })
     }
 }
 

@@ -6,7 +6,7 @@ use aya_ebpf::bindings::task_struct;
 use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
 use ringfence_common::maps::FileKey;
-use ringfence_common::mark::{FLAG_GIT, IDENTITY_OWN, Mark};
+use ringfence_common::mark::{IDENTITY_OWN, Mark, ROLE_HOOK, ROLE_HOST};
 use ringfence_common::record::GateHead;
 use ringfence_common::rules::gate;
 
@@ -18,6 +18,8 @@ use crate::marks;
 
 /// `CLONE_THREAD`.
 const CLONE_THREAD: u64 = 0x1_0000;
+/// `PTRACE_MODE_ATTACH`.
+const ATTACH: u32 = 2;
 
 /// Whatever comes to be gets its parent's mark, io_uring's workers too; what cannot be marked does not come to be.
 #[lsm(hook = "task_alloc")]
@@ -36,8 +38,6 @@ pub fn rf_task_alloc(ctx: LsmContext) -> i32 {
 /// Looking into or steering another process: `ptrace`, `/proc/PID/mem`, `process_vm_writev`, `pidfd_getfd`.
 #[lsm(hook = "ptrace_access_check")]
 pub fn rf_ptrace(ctx: LsmContext) -> i32 {
-    /// `PTRACE_MODE_ATTACH`.
-    const ATTACH: u32 = 2;
     let Some(mut actor) = gates::actor() else { return 0 };
     let other: *mut task_struct = ctx.arg(0);
     let mode: u32 = ctx.arg(1);
@@ -46,11 +46,10 @@ pub fn rf_ptrace(ctx: LsmContext) -> i32 {
     // Git that somebody steers is not git.
     if let Some(state) = state
         && mode & ATTACH != 0
-        && state.mark.role_and_flags & FLAG_GIT != 0
     {
-        marks::no_longer_git(other, state);
+        marks::steered(other, state);
     }
-    outside(&mut actor, other, gate::TRACE, mode)
+    aimed(&mut actor, other, gate::TRACE, mode)
 }
 
 /// Signals by system call. The kernel's own, and those of the terminal, do not come here.
@@ -64,7 +63,7 @@ pub fn rf_kill(ctx: LsmContext) -> i32 {
     if forget(ctx.arg::<u64>(3) as usize) != 0 {
         return 0;
     }
-    outside(&mut actor, other, gate::SIGNAL, signal)
+    aimed(&mut actor, other, gate::SIGNAL, signal)
 }
 
 /// A signal that a file sends to its owner (`F_SETOWN`), which passes no system call of the sender's: the running task
@@ -73,12 +72,12 @@ pub fn rf_kill(ctx: LsmContext) -> i32 {
 pub fn rf_sigio(ctx: LsmContext) -> i32 {
     let other: *mut task_struct = ctx.arg(0);
     let signal: u32 = ctx.arg(2);
-    let (key, own) = own(other);
-    if !own {
+    let target = target(other);
+    if !target.own {
         return 0;
     }
     if let Some(mut actor) = gates::actor() {
-        deny_aimed(&mut actor, other, key, gate::SIGNAL, signal);
+        deny_aimed(&mut actor, other, target.key, gate::SIGNAL, signal);
     }
     -(EPERM as i32)
 }
@@ -116,33 +115,54 @@ pub fn rf_movememory(ctx: LsmContext) -> i32 {
 #[inline(always)]
 fn steering(other: *mut task_struct) -> i32 {
     let Some(mut actor) = gates::actor() else { return 0 };
-    outside(&mut actor, other, gate::TRACE, 0)
+    aimed(&mut actor, other, gate::TRACE, 0)
 }
 
-/// Refuses what is aimed at a process outside the tree: at our own always, at others where the rules say so.
+/// Refuses what is aimed at another process: at our own always, outside the tree where the rules say so.
+///
+/// The host's hook is our own in its tree, but for the host and itself; and who steers the host speaks and writes as it.
 #[inline(always)]
-fn outside(actor: &mut Actor, other: *mut task_struct, what: u32, detail: u32) -> i32 {
-    // SAFETY: the value is copied at once.
-    let mark: Option<Mark> = unsafe { MARKS.get(other).as_ref() }.map(|state| state.mark);
-    if mark.is_some_and(|mark| mark.session == actor.mark.session) {
+fn aimed(actor: &mut Actor, other: *mut task_struct, what: u32, detail: u32) -> i32 {
+    let target = target(other);
+    let in_tree = target.mark.is_some_and(|mark| mark.session == actor.mark.session);
+    let role = target.mark.map_or(0, |mark| mark.role());
+    let by_host = in_tree && actor.mark.role() == ROLE_HOST;
+    let by_hook = in_tree && actor.mark.role() == ROLE_HOOK;
+    let host = role == ROLE_HOST && what == gate::TRACE && detail & ATTACH != 0;
+    let refused = if target.own {
+        !by_host && !by_hook
+    } else if host {
+        !by_host
+    } else {
+        !in_tree && gates::refused_by_default(&actor.mark, what)
+    };
+    if !refused {
         return 0;
     }
-    let (key, own) = own(other);
-    if !own && !gates::refused_by_default(&actor.mark, what) {
-        return 0;
-    }
-    deny_aimed(actor, other, key, what, detail);
+    deny_aimed(actor, other, target.key, what, detail);
     -(EPERM as i32)
 }
 
-/// How the kernel keys a task's executable, and whether it is one of ours outside every tree.
+/// A task that something is aimed at.
+struct Target {
+    mark: Option<Mark>,
+    /// How the kernel keys its executable.
+    key: FileKey,
+    /// It is one of ours: outside every tree, or as the hook of one.
+    own: bool,
+}
+
 #[inline(always)]
-fn own(task: *mut task_struct) -> (FileKey, bool) {
+fn target(task: *mut task_struct) -> Target {
+    // SAFETY: the value is copied at once.
+    let mark: Option<Mark> = unsafe { MARKS.get(task).as_ref() }.map(|state| state.mark);
     let key = file::key(file::executable(task.cast()));
     let identity = marks::identity(&key);
-    // SAFETY: only looked at.
-    let marked = unsafe { MARKS.get(task).as_ref() }.is_some();
-    (key, !marked && identity != 0 && identity <= IDENTITY_OWN)
+    let own = match mark {
+        Some(mark) => mark.role() == ROLE_HOOK,
+        None => identity != 0 && identity <= IDENTITY_OWN,
+    };
+    Target { mark, key, own }
 }
 
 #[inline(always)]

@@ -6,11 +6,12 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde::Deserialize;
 
 use super::files::{Files, Ground, Index};
-use super::names;
+use super::glob;
 use crate::fence::named::Named;
 
 /// `policies/brokers.toml`.
@@ -114,8 +115,13 @@ enum Place {
 
 impl Brokers {
     /// The shipped catalogue.
-    pub fn shipped() -> Result<Brokers, BrokersError> {
-        Ok(toml::from_str(SHIPPED)?)
+    pub fn shipped() -> Result<&'static Brokers, BrokersError> {
+        static READ: OnceLock<Brokers> = OnceLock::new();
+        if let Some(read) = READ.get() {
+            return Ok(read);
+        }
+        let read = toml::from_str(SHIPPED)?;
+        Ok(READ.get_or_init(|| read))
     }
 
     /// Whether a broker of that name is known.
@@ -177,7 +183,7 @@ fn with_uid(written: &str, uid: u32) -> String {
 
 /// A test for abstract names: `*` for any characters. `None` for a pattern that is none.
 pub fn names_like(pattern: &str) -> Option<impl Fn(&[u8]) -> bool + use<>> {
-    let glob = globset::GlobBuilder::new(pattern).literal_separator(false).build().ok()?.compile_matcher();
+    let glob = glob::of(pattern.as_bytes())?;
     Some(move |name: &[u8]| glob.is_match(OsStr::from_bytes(name)))
 }
 
@@ -289,7 +295,7 @@ pub fn each_place(pattern: &Path, files: &mut Files, mut each: impl FnMut(&Path,
             places.iter_mut().for_each(|place| place.push(part));
             continue;
         }
-        let Some(form) = names::glob(part.as_bytes()) else { return };
+        let Some(form) = glob::of(part.as_bytes()) else { return };
         let mut further = Vec::new();
         for place in &places {
             let entries = files.entries(place).into_iter().map(OsString::from_vec);

@@ -238,8 +238,8 @@ pub fn gather(request: &RulesRequest) -> Result<Gathered, RulesError> {
     let mut gathering = Gathering {
         request,
         named,
-        brokers: &brokers,
-        protected: &protected,
+        brokers,
+        protected,
         present: &present,
         bound: &bound,
         own_addresses: addresses::own(),

@@ -9,6 +9,7 @@ pub mod brokers;
 pub mod compile;
 pub mod domains;
 pub mod files;
+mod glob;
 pub mod labels;
 pub mod names;
 pub mod protected;

@@ -20,6 +20,7 @@ use ringfence_common::rules::{
 };
 
 use super::files::{Found, Ground, Index};
+use super::glob;
 use crate::probe::rules::NameRule;
 
 /// What refuses a change.
@@ -151,7 +152,7 @@ fn resolve(name: &Name, ground: &mut impl Ground, into: &mut Vec<Pattern>) -> Re
                 if !plain {
                     return Err(NameError::Pattern(path));
                 }
-                let matching = glob(part).ok_or_else(|| NameError::Pattern(path.clone()))?;
+                let matching = glob::of(part).ok_or_else(|| NameError::Pattern(path.clone()))?;
                 let mut each = Vec::new();
                 for (directory, done) in &expanded {
                     for entry in ground.entries(directory) {
@@ -234,12 +235,6 @@ fn parts(path: &Path) -> Result<Vec<Vec<u8>>, NameError> {
         true => Err(NameError::Pattern(path.to_owned())),
         false => Ok(parts),
     }
-}
-
-/// The form of one name.
-pub fn glob(part: &[u8]) -> Option<globset::GlobMatcher> {
-    let text = std::str::from_utf8(part).ok()?;
-    globset::GlobBuilder::new(text).literal_separator(true).build().ok().map(|glob| glob.compile_matcher())
 }
 
 /// What was said on the way to a node and goes on to hold.

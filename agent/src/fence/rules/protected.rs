@@ -4,6 +4,7 @@
 use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use ringfence_common::rules::{
     NAME_GIT, NAME_HOST, NAME_PROGRAM_REFUSED, NAME_READ_ALLOWED, NAME_READ_REFUSED, NAME_RECORDED, NAME_WRITABLE,
@@ -51,8 +52,13 @@ pub enum Side {
 
 impl ProtectedNames {
     /// The shipped list.
-    pub fn shipped() -> Result<ProtectedNames, ProtectedError> {
-        Ok(toml::from_str(SHIPPED)?)
+    pub fn shipped() -> Result<&'static ProtectedNames, ProtectedError> {
+        static READ: OnceLock<ProtectedNames> = OnceLock::new();
+        if let Some(read) = READ.get() {
+            return Ok(read);
+        }
+        let read = toml::from_str(SHIPPED)?;
+        Ok(READ.get_or_init(|| read))
     }
 
     /// All names that are protected on one side of a session behind `fence`.

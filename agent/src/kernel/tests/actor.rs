@@ -151,6 +151,10 @@ fn act() {
             wait();
             many(program, runs.parse().unwrap(), forks.parse().unwrap());
         }
+        ["traced", program, ref arguments @ ..] => {
+            wait();
+            assert!(traced(Command::new(program).args(arguments).env_remove(ACT)));
+        }
         ["exec-in-thread", program] => {
             wait();
             let program = program.to_owned();
@@ -229,6 +233,28 @@ fn many(program: &str, runs: u32, forks: u32) {
             wait_for_child(fork(|| {}));
         }
     }
+}
+
+/// Runs a command whose parent could write into it; whether it succeeded.
+fn traced(command: &mut Command) -> bool {
+    // SAFETY: the call in the child asks nothing of memory.
+    unsafe {
+        command.pre_exec(|| match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+    let pid = command.spawn().expect("it starts").id() as libc::pid_t;
+    let mut status = 0;
+    // SAFETY: our own child, and a number to write to.
+    unsafe {
+        while libc::waitpid(pid, &raw mut status, 0) == pid && libc::WIFSTOPPED(status) {
+            // The stop after its exec is not a signal of its own.
+            let signal = if libc::WSTOPSIG(status) == libc::SIGTRAP { 0 } else { libc::WSTOPSIG(status) };
+            libc::ptrace(libc::PTRACE_CONT, pid, 0, signal);
+        }
+    }
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
 #[expect(deprecated, reason = "programs use it, and so it is tested")]

@@ -229,15 +229,19 @@ fn git_alone_writes_what_is_excepted() {
     std::fs::copy(loaded_library(), &library).unwrap();
     chown(&library, Some(ALICE), Some(ALICE)).unwrap();
     let preload = format!("LD_PRELOAD={}", library.display());
-    let act = ["exec", "/usr/bin/env", &preload, act[1], "-C", &root, "checkout", "-q", "-f", "HEAD~2"];
-    let (_, mut actor) = tree.actor(Role::Launched, &act);
-    let id = actor.id();
-    actor.go();
-    actor.end();
-    let events = tree.gates_until_exit(id);
-    assert!(events.iter().any(|event| event.errno == libc::EACCES as u16), "{events:#?}");
-    assert!(events.iter().all(|event| !event.by_git), "{events:#?}");
-    assert_eq!(tree.text(".claude/settings.json"), "{}\n");
+    let preloaded = vec!["exec", "/usr/bin/env", &preload, act[1], "-C", &root, "checkout", "-q", "-f", "HEAD~2"];
+    // Nor git in which its parent could write: it goes back to where the file is.
+    let traced = vec!["traced", act[1], "-C", &root, "checkout", "-q", "-f", "-"];
+    for act in [preloaded, traced] {
+        let (_, mut actor) = tree.actor(Role::Launched, &act);
+        let id = actor.id();
+        actor.go();
+        actor.end();
+        let events = tree.gates_until_exit(id);
+        assert!(events.iter().any(|event| event.errno == libc::EACCES as u16), "{act:?}: {events:#?}");
+        assert!(events.iter().all(|event| !event.by_git), "{act:?}: {events:#?}");
+        assert_eq!(tree.text(".claude/settings.json"), "{}\n");
+    }
 }
 
 /// A library that every program can be given once more.

@@ -83,3 +83,37 @@ fn no_signal_by_a_file_reaches_our_own() {
     assert!(actor.end().success());
     assert!(!other.end().success());
 }
+
+/// Of the same session: the errno of each way of `how` that an actor of `role` tries on `other`.
+fn tried(bench: &mut Bench, session: u64, role: Role, how: &[&str], other: &Actor) -> Vec<i32> {
+    let deeds: Vec<String> = how.iter().map(|how| format!("steer:{how}:{}", other.id().pid)).collect();
+    let words: Vec<&str> = ["deeds"].into_iter().chain(deeds.iter().map(String::as_str)).collect();
+    let mut actor = Actor::start(&bench.actor, ALICE, &words);
+    bench.kernel.enrol(session, actor.id(), role).unwrap();
+    actor.go();
+    let answers = actor.wait_for("done");
+    actor.end();
+    answers.split(' ').map(|errno| errno.parse().unwrap()).collect()
+}
+
+#[test]
+fn only_the_host_reaches_its_hook_and_nobody_steers_the_host() {
+    let name = "only_the_host_reaches_its_hook_and_nobody_steers_the_host";
+    let Some((mut bench, _)) = stand(name) else { return };
+    let (session, mut hook) = bench.enrolled(Role::Hook, &["sleep"]);
+    let mut host = Actor::start(&bench.actor, ALICE, &["sleep"]);
+    bench.kernel.enrol(session, host.id(), Role::Host).unwrap();
+    let other = bench.kernel.open_session(ALICE).unwrap();
+    let every = WAYS.map(|(how, _)| how);
+    for (of, role) in [(session, Role::Internal), (session, Role::Launched), (other, Role::Host)] {
+        assert_eq!(tried(&mut bench, of, role, &every, &hook), [libc::EPERM; 9], "{role:?}");
+        assert_eq!(tried(&mut bench, of, role, &["trace", "read"], &host), [libc::EPERM; 2], "{role:?}");
+    }
+    // Signals to the host are no way to be it, and the host ends its own hooks.
+    assert_eq!(tried(&mut bench, session, Role::Internal, &["ask"], &host), [0]);
+    assert_eq!(tried(&mut bench, session, Role::Host, &["ask", "nice"], &hook), [0, 0]);
+    for actor in [&mut host, &mut hook] {
+        actor.go();
+        assert!(actor.end().success());
+    }
+}
