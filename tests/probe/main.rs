@@ -22,7 +22,8 @@ use ringfence_tests::running::PINS;
 use ringfence_tests::stage::Stage;
 use ringfence_tests::suite::{CannotRun, CaseResult, Suite};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+/// On an emulated machine, loading the kernel programs takes from half a minute to two.
+const PATIENCE: Duration = Duration::from_secs(240);
 /// A peer inside the tree says hello, and prints what it is told.
 const HELLO: &str = r#"use Socket; socket(my $s, AF_UNIX, SOCK_STREAM, 0); connect($s, sockaddr_un($ARGV[0])) or die $!;
     syswrite($s, pack("H*", $ARGV[1])); $/ = undef; print unpack("H*", <$s>)"#;

@@ -13,8 +13,8 @@ use nix::unistd::Pid;
 use crate::person::{Person, needs_root};
 use crate::stage::Stage;
 
-/// On an emulated machine with a busy host, loading the kernel programs takes half a minute.
-const STARTING: Duration = Duration::from_secs(90);
+/// On an emulated machine with a busy host, loading the kernel programs takes from half a minute to two.
+const STARTING: Duration = Duration::from_secs(240);
 const ENDING: Duration = Duration::from_secs(10);
 
 /// Where private probes pin, one directory each.

@@ -56,7 +56,12 @@ fn programs(stand: &Stand) -> CaseResult {
     for state in status.programs {
         let name = &state.program;
         let reason = state.reason.as_deref().unwrap_or_default();
-        let too_old = name.ends_with("_unix") && !is_at_least(6, 7)?;
+        let since = match name.as_str() {
+            _ if name.ends_with("_unix") => (6, 7),
+            "rf_ftruncate" | "rf_set_acl" | "rf_remove_acl" => (6, 2),
+            _ => (0, 0),
+        };
+        let too_old = !is_at_least(since.0, since.1)?;
         let excused = too_old || !is_guest() || reason.contains("only while a launch may live");
         ensure!(state.attached || excused, "{name}: {reason}");
         println!("{name}: {}", if state.attached { "attached" } else { reason });

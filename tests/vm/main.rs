@@ -15,6 +15,7 @@ mod escapes;
 mod guard;
 mod machine;
 mod observation;
+mod restart;
 mod stand;
 
 use std::process::ExitCode;
@@ -25,12 +26,13 @@ use ringfence_tests::suite::Suite;
 use crate::stand::Stand;
 
 fn main() -> ExitCode {
-    // An emulated machine is slow.
-    let suite = Suite::new("vm").limit(Duration::from_secs(120));
+    // An emulated machine is slow: only to start, which one case does twice, takes a minute.
+    let suite = Suite::new("vm").limit(Duration::from_secs(300));
     suite
         .together(
             Stand::start,
             [machine::cases(), observation::cases(), canaries::cases(), escapes::cases(), guard::cases()].concat(),
         )
+        .case("B36 rules hold while probe and service are killed and started again", restart::hammered)
         .run()
 }

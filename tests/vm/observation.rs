@@ -11,6 +11,7 @@ use crate::stand::{Case, Stand};
 pub fn cases() -> Vec<Case> {
     vec![
         ("a supervised command is observed, attributed and confirmed", supervised),
+        ("sessions in one directory do not take the working tree from each other", beside_each_other),
         ("each of a hundred short processes is counted, and none is lost", short_lived),
     ]
 }
@@ -46,4 +47,21 @@ fn short_lived(stand: &Stand) -> CaseResult {
 fn nothing_missed(session: &Value) -> bool {
     let losses = &session["losses"];
     session["unhooked"] == 0 && losses["lost"] == 0 && losses["attempted"] == losses["reported"]
+}
+
+/// Sessions come and go beside each other in one directory.
+fn beside_each_other(stand: &Stand) -> CaseResult {
+    const ROUNDS: usize = 8;
+    let one = |name: &str| -> CaseResult {
+        for round in 0..ROUNDS {
+            let ran = stand.run(&format!("touch {name} && rm {name}"))?;
+            ensure!(ran.code == Some(0), "{name}, round {round}: {}", ran.account());
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| one("other"));
+        one("one")?;
+        other.join().map_err(|_| anyhow::anyhow!("the other one panicked"))?
+    })
 }

@@ -9,6 +9,9 @@ use ringfence_tests::stage::Stage;
 use ringfence_tests::suite::Shared;
 use serde_json::Value;
 
+/// On the machine itself: every shipped fence with a network refuses it.
+pub const DOCKER_PORT: u16 = 2375;
+
 /// A case that is given a stand.
 pub type Case = Shared<Stand>;
 
@@ -71,6 +74,13 @@ impl Stand {
 }
 
 impl Ran {
+    /// What it complained of and what was refused to it, for a failure's message.
+    pub fn account(&self) -> String {
+        let refusals: Vec<&Value> =
+            self.session["entries"].as_array().into_iter().flatten().map(|entry| &entry["refusals"]).collect();
+        format!("{} refused: {refusals:?}", self.complained)
+    }
+
     /// The one tool call that a supervised command is.
     pub fn entry(&self) -> anyhow::Result<&Value> {
         let entries = self.session["entries"].as_array().context("entries")?;

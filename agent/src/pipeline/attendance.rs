@@ -1,10 +1,11 @@
 //! Who is here: sessions opened by their first call, remembered while their host lives, closed with it.
 #![forbid(unsafe_code)]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::Pipeline;
 use crate::clock::boottime_ns;
+use crate::fence::tree::Tree;
 use crate::host::{HostEvent, HostEventKind, HostKind, version};
 use crate::ipc::peer;
 use crate::ledger::join::Fact;
@@ -12,7 +13,7 @@ use crate::policy::judge::World;
 use crate::process::{self, ProcessId};
 use crate::service::callers::Caller;
 use crate::service::rules::Subject;
-use crate::service::sessions::Session;
+use crate::service::sessions::{Session, place};
 
 /// Longest prompt that is kept in memory for the task anchor, in bytes.
 const PROMPT_BYTES: usize = 16 << 10;
@@ -61,7 +62,7 @@ impl Pipeline {
         let tree = self.plans.tree_of(&cwd);
         let mark = match &sibling {
             Some(sibling) => sibling.mark,
-            None => self.mark_of_host(caller, &event.session, &cwd).await,
+            None => self.mark_of_host(caller, &event.session, place(tree.as_ref(), &cwd)).await,
         };
         self.open_session(Session {
             id: event.session.clone(),
@@ -83,11 +84,11 @@ impl Pipeline {
     }
 
     /// The number of a host's tree: the one it has, as long as the probe knows it, else a new one.
-    async fn mark_of_host(&self, caller: &Caller, session: &str, cwd: &Path) -> Option<u64> {
+    async fn mark_of_host(&self, caller: &Caller, session: &str, tree: Tree) -> Option<u64> {
         let subject = Subject {
             session: session.to_owned(),
             host: HostKind::ClaudeCode,
-            tree: self.plans.resolved(cwd),
+            tree,
             fence: self.policy.default_fence().to_owned(),
         };
         if let Some(mark) = caller.mark
@@ -119,7 +120,7 @@ impl Pipeline {
 
     /// A session that was opened while the probe was away is marked as soon as it answers.
     async fn mark_late(&self, session: Session, caller: &Caller) {
-        let Some(mark) = self.mark_of_host(caller, &session.id, &session.first_cwd).await else { return };
+        let Some(mark) = self.mark_of_host(caller, &session.id, session.place()).await else { return };
         let marked = Session { mark: Some(mark), complete: false, ..session };
         self.tell_opened(&marked);
         if let Some(open) = self.sessions.borrow_mut().get_mut(&marked.id) {
@@ -183,7 +184,8 @@ impl Pipeline {
     pub(super) fn surroundings(&self, session: &str) -> (World, Option<String>) {
         let sessions = self.sessions.borrow();
         let open = sessions.get(session);
-        let world = World { tree: open.and_then(|open| open.tree.clone()), ..self.world.clone() };
+        let world =
+            World { tree: open.and_then(|open| open.tree.as_ref().map(|tree| tree.top.clone())), ..self.world.clone() };
         (world, open.and_then(|open| open.task.clone()))
     }
 }

@@ -1,7 +1,6 @@
 //! Plans on disk: compiled once per session, published before a hook is answered, kept to tell who refused a call.
 #![forbid(unsafe_code)]
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -94,7 +93,6 @@ pub struct Plans {
     host_directories: Vec<PathBuf>,
     probe: Rc<ProbeLink>,
     known: Known,
-    trees: RefCell<HashMap<PathBuf, Option<Tree>>>,
     /// Layers without which the policy lets nothing be launched. A filter that cannot be put on is a failed step anyway.
     required: Vec<String>,
 }
@@ -113,7 +111,6 @@ impl Plans {
             hook_socket: places.runtime_dir.join("hook.sock"),
             probe,
             known: Known::default(),
-            trees: RefCell::default(),
             required,
         }
     }
@@ -123,18 +120,9 @@ impl Plans {
         Arc::clone(&self.known)
     }
 
-    /// The working tree of a session that starts there, fixed once; `None` for a directory that may not be one.
-    pub fn tree_of(&self, cwd: &Path) -> Option<PathBuf> {
-        let resolved = tree::resolve(cwd, &self.home).ok();
-        let top = resolved.as_ref().map(|tree| tree.top.clone());
-        self.trees.borrow_mut().insert(cwd.to_owned(), resolved);
-        top
-    }
-
-    /// The working tree and its git directories, as [`Plans::tree_of`] fixed them; the directory alone where it may be none.
-    pub fn resolved(&self, cwd: &Path) -> Tree {
-        let known = self.trees.borrow().get(cwd).cloned().flatten();
-        known.unwrap_or_else(|| Tree { top: cwd.to_owned(), git: Vec::new() })
+    /// The working tree of a session that starts there; `None` for a directory that may not be one.
+    pub fn tree_of(&self, cwd: &Path) -> Option<Tree> {
+        tree::resolve(cwd, &self.home).ok()
     }
 
     /// The rules of trees, for the same places.
@@ -146,11 +134,10 @@ impl Plans {
     /// Compiles the session's plan and puts it where its launcher looks; answers with the path.
     pub async fn publish(&self, session: &Session, fence: &str, policy: &str) -> Result<PathBuf, PlanError> {
         let host = session.host_process.ok_or(PlanError::NoHost)?;
-        let tree_writable = self.trees.borrow().get(&session.first_cwd).is_some_and(Option::is_some);
-        let tree = self.resolved(&session.first_cwd);
+        let tree = session.place();
         let mut plan = compile::compile(&FenceRequest {
             host: Some(host),
-            tree_writable,
+            tree_writable: session.tree.is_some(),
             ..self.request(fence, &tree, &session.id, policy)?
         })?;
         plan.require_landlock |= self.required.iter().any(|layer| layer == "landlock");
@@ -197,7 +184,6 @@ impl Plans {
         self.probe.remove_plan(format!("{directory}/{SESSION_PLAN}")).await;
         remove_directory(&self.own_directory.join(directory));
         self.sweep(&session.id);
-        self.trees.borrow_mut().remove(&session.first_cwd);
     }
 
     /// Removes the private TMPDIR of a session's launches.

@@ -17,8 +17,10 @@ use super::probe_link::ProbeLink;
 use crate::clock::boottime_ns;
 use crate::fence::compile::ToolPlaces;
 use crate::fence::file::FenceFileError;
-use crate::fence::rules::compile::{self, Explained, OwnPlaces, RulesError, RulesRequest};
+use crate::fence::rules::compile::{self, OwnPlaces, RulesError, RulesRequest};
 use crate::fence::rules::domains::{Domains, EVERY, ExplainedDomain};
+use crate::fence::rules::draft;
+use crate::fence::rules::explained::Explained;
 use crate::fence::rules::labels::Labels;
 use crate::fence::tree::Tree;
 use crate::fence::{Fence, Fences};
@@ -276,7 +278,7 @@ impl SessionRules {
         let kept = self.kept.borrow();
         let fences = kept.values().filter_map(|kept| self.fences_of(&kept.subject).ok());
         let names: HashSet<&str> =
-            fences.flat_map(|(launched, host)| compile::domains(launched).chain(compile::domains(host))).collect();
+            fences.flat_map(|(launched, host)| draft::domains(launched).chain(draft::domains(host))).collect();
         self.domains.borrow_mut().want(names.into_iter());
     }
 

@@ -44,12 +44,7 @@ impl Person {
             ));
         };
         let id = format!("run-{}", uuid::Uuid::now_v7());
-        let subject = Subject {
-            session: id.clone(),
-            host: HostKind::Run,
-            tree: self.pipeline.plans.resolved(&cwd),
-            fence: fence.to_owned(),
-        };
+        let subject = Subject { session: id.clone(), host: HostKind::Run, tree: tree.clone(), fence: fence.to_owned() };
         let mark = self.pipeline.mark_tree(child, subject).await;
         if let Some((mark, reason)) = mark.and_then(|mark| Some((mark, self.pipeline.rules.missing(mark)?))) {
             self.pipeline.rules.forget(mark);

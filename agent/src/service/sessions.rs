@@ -2,8 +2,9 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use crate::fence::tree::Tree;
 use crate::host::HostKind;
 use crate::process::{self, ProcessId};
 
@@ -28,13 +29,25 @@ pub struct Session {
     /// The first directory, which fixes the working tree.
     pub first_cwd: PathBuf,
     /// The working tree; `None` where the first directory may not be one (`/`, the home or an ancestor of it).
-    pub tree: Option<PathBuf>,
+    pub tree: Option<Tree>,
     /// The session's plan, once published.
     pub plan: Option<PathBuf>,
     /// The person's last prompt, in memory only.
     pub task: Option<String>,
     /// Nanoseconds of CLOCK_BOOTTIME of the last event.
     pub last_event_ns: u64,
+}
+
+impl Session {
+    /// The working tree; the first directory alone where that may be none.
+    pub fn place(&self) -> Tree {
+        place(self.tree.as_ref(), &self.first_cwd)
+    }
+}
+
+/// [`Session::place`] of a session that is not open yet.
+pub fn place(tree: Option<&Tree>, first_cwd: &Path) -> Tree {
+    tree.cloned().unwrap_or_else(|| Tree { top: first_cwd.to_owned(), git: Vec::new() })
 }
 
 /// All open sessions of this user.

@@ -8,6 +8,8 @@ pub mod addresses;
 pub mod brokers;
 pub mod compile;
 pub mod domains;
+pub mod draft;
+pub mod explained;
 pub mod files;
 mod glob;
 pub mod labels;
