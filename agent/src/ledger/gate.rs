@@ -9,7 +9,7 @@ use super::observe::Surroundings;
 use super::refusal::{Attributed, WHAT_BYTES};
 use super::text::{cut, shown, shown_text};
 use super::tree::{Ns, Owner, Place, Tree};
-use crate::probe::protocol::{GateEvent, Mark, Role};
+use crate::probe::protocol::{GateEvent, Mark, Peer, Role};
 use crate::process::ProcessId;
 
 /// Different findings about gates that one session has.
@@ -88,6 +88,11 @@ pub(super) fn in_words(event: &GateEvent, named: &Named) -> String {
     cut(what, WHAT_BYTES)
 }
 
+/// Whether the peer is the socket that hooks and launchers speak to, by its name.
+fn speaks_to_hooks(event: &GateEvent) -> bool {
+    matches!(&event.peer, Some(Peer::UnixPath(path)) if path.bytes.ends_with(b"/hook.sock"))
+}
+
 /// The finding that goes with an event; most refusals inside a launch make none: they are in its entry.
 fn finding(event: &GateEvent, named: &Named, mark: &Mark, what: &str) -> Option<GateFinding> {
     let layer = layer(event);
@@ -103,6 +108,8 @@ fn finding(event: &GateEvent, named: &Named, mark: &Mark, what: &str) -> Option<
         };
     }
     match (event.gate, mark.role) {
+        // Every launcher tells the service of its launch; whoever else speaks there is refused by the service.
+        (gate::UNIX, _) if named.own && speaks_to_hooks(event) => None,
         (gate::UNIX | gate::ABSTRACT, _) => {
             made("unresolved_peer", Gravity::Note, format!("{what}: who listens there is known by its name only"))
         }

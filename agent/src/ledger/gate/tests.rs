@@ -141,7 +141,11 @@ fn what_passed_and_is_to_be_known_is_a_finding_and_no_refusal() {
     let (shell, launch) = scene.launch("make");
     let write = |by_git, path| GateEvent { by_git, path: bytes(path), ..event(gate::WRITE, 0) };
     let unresolved = GateEvent { fallback: true, peer: Some(Peer::UnixPath(bytes("/tmp/x"))), ..event(gate::UNIX, 0) };
-    for one in [write(false, "/w/.envrc"), write(true, "/w/.mcp.json"), unresolved] {
+    // A launcher's notice, and somebody who tries a socket that is not for it.
+    let ours =
+        |path: &str| GateEvent { other_pid: 1234, peer: Some(Peer::UnixPath(bytes(path))), ..unresolved.clone() };
+    let (notice, control) = (ours("/r/hook.sock"), ours("/r/control.sock"));
+    for one in [write(false, "/w/.envrc"), write(true, "/w/.mcp.json"), notice, control, unresolved] {
         scene.observe(shell, launch, Role::Launched, ObservationKind::Gate(one));
     }
     let host = scene.host;
@@ -153,6 +157,9 @@ fn what_passed_and_is_to_be_known_is_a_finding_and_no_refusal() {
     let mut kinds: Vec<_> = scene.ledger.findings.iter().map(|f| f.kind.as_str()).collect();
     kinds.sort_unstable();
     assert_eq!(kinds, ["deferred_execution", "git_wrote", "host_wrote", "unresolved_peer"]);
+    // One finding of a kind and call: the first that is one.
+    let peer = scene.ledger.findings.iter().find(|f| f.kind == "unresolved_peer").unwrap();
+    assert!(peer.text.contains("/r/control.sock"), "{}", peer.text);
 }
 
 #[test]
