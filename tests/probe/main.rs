@@ -23,7 +23,8 @@ use ringfence_tests::stage::Stage;
 use ringfence_tests::suite::{CannotRun, CaseResult, Suite};
 
 /// On an emulated machine, loading the kernel programs takes from half a minute to two.
-const PATIENCE: Duration = Duration::from_secs(240);
+const STARTING: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// A peer inside the tree says hello, and prints what it is told.
 const HELLO: &str = r#"use Socket; socket(my $s, AF_UNIX, SOCK_STREAM, 0); connect($s, sockaddr_un($ARGV[0])) or die $!;
     syswrite($s, pack("H*", $ARGV[1])); $/ = undef; print unpack("H*", <$s>)"#;
@@ -71,7 +72,7 @@ impl Probe {
 
     fn wait_until_it_serves(&mut self) -> anyhow::Result<()> {
         let log = self.log();
-        until(|| {
+        within(STARTING, || {
             if let Some(status) = self.child.try_wait()? {
                 let said = std::fs::read_to_string(&log)?;
                 if said.contains("holds no kernel programs") {
@@ -140,10 +141,14 @@ fn spawn(stage: &Stage, pins: &Path, flags: &[&str]) -> anyhow::Result<Child> {
     Ok(command.spawn()?)
 }
 
-fn until(mut condition: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+fn until(condition: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    within(PATIENCE, condition)
+}
+
+fn within(most: Duration, mut condition: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     let begun = Instant::now();
     while !condition()? {
-        ensure!(begun.elapsed() < PATIENCE, "it did not come to that within {} s", PATIENCE.as_secs());
+        ensure!(begun.elapsed() < most, "it did not come to that within {} s", most.as_secs());
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())

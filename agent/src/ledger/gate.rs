@@ -109,7 +109,7 @@ fn finding(event: &GateEvent, named: &Named, mark: &Mark, what: &str) -> Option<
     }
     match (event.gate, mark.role) {
         // Every launcher tells the service of its launch; whoever else speaks there is refused by the service.
-        (gate::UNIX, _) if named.own && speaks_to_hooks(event) => None,
+        (gate::UNIX, Role::Launched) if named.own && speaks_to_hooks(event) => None,
         (gate::UNIX | gate::ABSTRACT, _) => {
             made("unresolved_peer", Gravity::Note, format!("{what}: who listens there is known by its name only"))
         }
